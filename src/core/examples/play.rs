@@ -1,4 +1,4 @@
-//! The rows of `gshare bench schedule` that the live machine is judged by, without the rest of gshare: builds in seconds.
+//! Rows of `gshare bench schedule` for the live machine, without the rest of gshare: builds in seconds.
 //!
 //! `cargo run --release -p gshare-core --example play -- DIR [--blocks N] [--from N] [--row TEXT|TEXT] [--list TEXT]
 //! [--full] [--gaming] [--bounds] [--late] [--policy NAME ...]`
@@ -60,7 +60,7 @@ fn args() -> Args {
     found
 }
 
-/// GPU time that was free while somebody waited, and how large a claim that waits is on average.
+/// GPU time that was free while claims waited, and the mean size of a waiting claim.
 fn idle(name: &str, blocks: &[cases::Block]) {
     let over = |of: &dyn Fn(&cases::Block) -> f64| mean(&blocks.iter().map(of).collect::<Vec<_>>());
     let size = |b: &cases::Block| {
@@ -78,11 +78,11 @@ fn idle(name: &str, blocks: &[cases::Block]) {
     );
 }
 
-/// A block's claims, and what came of them.
+/// A block's claims and their results.
 type Of<'b> = (&'b [Entry], Played);
 
-/// The mean wait, the mean completion, Jain's index of users' speeds, the speed of the slowest, and each block's longest time away, for the
-/// played blocks and for ideal schedulers.
+/// Mean wait, mean completion time, Jain's index of users' speeds, the slowest user's speed, and each block's longest
+/// time away, for the played blocks and for ideal schedulers.
 fn bounds(name: &str, blocks: &[cases::Block], setup: &Setup) {
     let room = room(setup);
     let told = |what: &str, of: &dyn Fn(&cases::Block) -> Played| {
@@ -135,7 +135,7 @@ fn room(setup: &Setup) -> Room {
     }
 }
 
-/// What was in the way of claims that started late within their owner's guarantee, with the sizes that this met most.
+/// Obstacles of claims within their owner's guarantee that started late, with the most affected sizes.
 fn late(name: &str, blocks: &[cases::Block]) {
     let all = || {
         blocks

@@ -1,32 +1,32 @@
-//! Whose SMs are busy: the claims' own counters, held against what the GPU as a whole is known to do.
+//! Divides the activity of a GPU's SMs among the claims on it.
 //!
-//! No interface of the driver says which process keeps the SMs busy. The members of a claim say what their launches
-//! have come to ([`Reading`]); a [`Meter`] makes of that what came to pass in an interval, and [`attribute`] divides
-//! a GPU's interval among its claims. Where the GPU has counters of its own the claims' figures are scaled to them,
-//! and what no claim accounts for stays unattributed. All of it is an estimate, except for a claim that has the
-//! GPU's counters to itself.
+//! The driver has no interface that says which process keeps the SMs busy. Each process of a claim reports sums over
+//! its launches ([`Reading`]). A [`Meter`] turns these sums into figures for one interval, and [`attribute`] divides
+//! the GPU's interval among its claims. If the GPU has counters of its own, the claims' figures are scaled to them, and
+//! what no claim explains stays unattributed. All figures are estimates, except for a claim that is alone on the GPU
+//! and gets the GPU's counters.
 //!
-//! Figures are parts of one GPU from 0 to 1, times are nanoseconds of one clock.
+//! Figures are fractions of one GPU from 0 to 1, times are nanoseconds of one clock.
 
-/// Furthest that the claims' figures are scaled towards the GPU's own: beyond it the estimate does not explain what
-/// the GPU does, and the rest is nobody's.
+/// Largest factor by which claims' figures are scaled up to the GPU's counters. Beyond it the estimate does not explain
+/// the GPU's activity, and the rest stays unattributed.
 const SCALED_BY: f64 = 1.5;
-/// A claim with more launches than this part that could not be measured has no figure.
+/// A process has no figure if more than this fraction of its launches could not be measured.
 const UNMEASURED: f64 = 0.02;
 
-/// Time that was left over and may be used later, and time that may be used before it is there, in nanoseconds: work is
-/// told a little early or late.
+/// Unused time that later intervals may use, and time that may be used in advance, in nanoseconds: processes report
+/// work a little early or late.
 const LEFT_NS: f64 = 1.5e8;
 const AHEAD_NS: f64 = 1e8;
 
 /// Time, SM time and warp time in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Times {
-    /// Some kernel runs; streams that run side by side count each.
+    /// Time in which a kernel runs; concurrent streams count separately.
     pub busy_ns: f64,
-    /// The same times the SMs with a block.
+    /// Busy time multiplied by the SMs with a resident block.
     pub sm_ns: f64,
-    /// The same times the resident warps.
+    /// Busy time multiplied by the resident warps.
     pub warp_ns: f64,
 }
 
@@ -48,45 +48,45 @@ impl Times {
     }
 }
 
-/// Work on the GPU whose end was not seen yet.
+/// Work on the GPU whose end has not been seen yet.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Running {
-    /// When it began at the earliest.
+    /// Earliest possible start.
     pub since_ns: u64,
-    /// How long it is expected to last; absent for what was never seen.
+    /// Expected duration; absent for kernels that were never measured.
     pub expected_ns: Option<u64>,
-    /// SMs that it fills.
+    /// SMs in use.
     pub sms: f64,
-    /// Warps that it has resident.
+    /// Resident warps.
     pub warps: f64,
 }
 
-/// What a process says at one moment: sums since it began.
+/// Counters of a process at one moment, summed since it started.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Reading {
-    /// What its work that is over has come to.
+    /// Finished work.
     pub done: Times,
-    /// What runs.
+    /// Unfinished work.
     pub running: Option<Running>,
     /// Kernels launched.
     pub launches: u64,
-    /// Those of them that are in no sum.
+    /// Launches that are in no sum.
     pub unmeasured: u64,
 }
 
 /// What a process did in one interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Grown {
-    /// What its work came to.
+    /// Work in the interval.
     pub times: Times,
-    /// Too many of its launches could not be measured.
+    /// Too many launches could not be measured.
     pub incomplete: bool,
 }
 
-/// Makes intervals of the sums of one process.
+/// Turns the running sums of one process into intervals.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Meter {
-    /// What was told so far; ahead of the sums where work was expected to be further than it is.
+    /// Sums counted so far; ahead of the readings where work was expected to be further than it is.
     told: Option<Told>,
 }
 
@@ -99,8 +99,8 @@ struct Told {
 }
 
 impl Meter {
-    /// What the process did since the last reading. Of one that is met now, `born_ns` being the start of the first
-    /// interval it can have worked in, only as much as fits into that.
+    /// Work since the last reading. In the first reading, `born_ns` is the start of the first interval in which the
+    /// process can have worked; sums too large for the time since then count from now on only.
     pub fn read(&mut self, now_ns: u64, born_ns: u64, reading: &Reading) -> Grown {
         let total = reading.done.plus(
             reading
@@ -108,7 +108,7 @@ impl Meter {
                 .map_or_else(Times::default, |r| r.so_far(now_ns)),
         );
         let before = self.told.unwrap_or_else(|| {
-            // A process that says more than it had time for was there before this service was.
+            // With more busy time than fits, the process is older than this service.
             let known = total.busy_ns <= now_ns.saturating_sub(born_ns) as f64 * 1.5;
             Told {
                 at_ns: born_ns,
@@ -144,7 +144,7 @@ impl Meter {
 }
 
 impl Running {
-    /// What it came to until now, if it goes on as expected.
+    /// Work until now, if it runs as long as expected.
     fn so_far(&self, now_ns: u64) -> Times {
         let since = now_ns.saturating_sub(self.since_ns);
         let ns = self.expected_ns.map_or(since, |whole| since.min(whole)) as f64;
@@ -159,9 +159,9 @@ impl Running {
 /// What one claim did on a GPU in an interval.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Work {
-    /// Each of its processes; `None` for one of which nothing is counted.
+    /// One entry for each process; `None` if nothing counts its work.
     pub processes: Vec<Option<Grown>>,
-    /// Part of the SMs that it can have at most, where it has some of its own (MPS).
+    /// Largest fraction of the SMs it can use, if limited by MPS.
     pub most: Option<f64>,
 }
 
@@ -177,32 +177,32 @@ pub struct Counters {
 /// A GPU over one interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Interval {
-    /// How long it was.
+    /// Length.
     pub ns: u64,
     /// SMs of the GPU.
     pub sms: u32,
-    /// Warps that an SM can have resident.
+    /// Maximum number of resident warps of an SM.
     pub warps_per_sm: u32,
-    /// Processes run side by side (MPS) and do not take turns.
+    /// Processes run concurrently (MPS) instead of taking turns.
     pub side_by_side: bool,
-    /// By so much the claims' times come to more than there was, 1 for not at all: what each saw contains the others'
-    /// ([`Together`]).
+    /// Factor by which the claims' times exceed the available time, at least 1: each process's time contains the turns
+    /// of the others ([`Together`]).
     pub crowd: f64,
-    /// Programs outside the claims compute there, or may do so.
+    /// Programs without a claim compute on the GPU, or may do so.
     pub outsiders: bool,
-    /// Programs outside the claims draw there.
+    /// Programs without a claim draw on the GPU.
     pub desktop: bool,
-    /// A claim has left the GPU of late: what the GPU counted may contain its work ([`Present`]).
+    /// A claim left the GPU recently, so the counters may contain its work ([`Present`]).
     pub left: bool,
-    /// What the GPU itself counted.
+    /// Counters of the GPU itself.
     pub counters: Option<Counters>,
 }
 
-/// The claims on a GPU, from look to look.
+/// Tracks which claims are on a GPU from one poll to the next.
 #[derive(Clone, Debug)]
 pub struct Present<Id> {
     were: Vec<Id>,
-    /// Looks for which the GPU's counters may still contain somebody who has left.
+    /// Polls for which the GPU's counters may still contain work of a claim that left.
     looks: u8,
 }
 
@@ -216,8 +216,8 @@ impl<Id> Default for Present<Id> {
 }
 
 impl<Id: PartialEq> Present<Id> {
-    /// Takes in who is there now. Whether somebody has left since the last look or the one before: the counters are of
-    /// a time that ends somewhat before a look.
+    /// Records the claims that are on the GPU now. Returns whether a claim left since the last poll or the one before:
+    /// the counters cover a period that ends shortly before the poll.
     pub fn look(&mut self, here: Vec<Id>) -> bool {
         let left = self.were.iter().any(|id| !here.contains(id));
         self.looks = if left {
@@ -229,44 +229,44 @@ impl<Id: PartialEq> Present<Id> {
         self.has_left()
     }
 
-    /// What the last look has found.
+    /// The result of the last poll.
     #[must_use]
     pub fn has_left(&self) -> bool {
         self.looks > 0
     }
 }
 
-/// A claim's part of a GPU over an interval; absent what cannot be known.
+/// A claim's part of a GPU over an interval; unknown figures are absent.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Part {
-    /// SM activity through the claim.
+    /// SM activity caused by the claim.
     pub sm_active: Option<f64>,
-    /// SM occupancy through the claim.
+    /// SM occupancy caused by the claim.
     pub sm_occupancy: Option<f64>,
-    /// Part of the time in which its kernels ran.
+    /// Fraction of the time in which its kernels ran.
     pub time_got: Option<f64>,
-    /// The first two are the GPU's own counters.
+    /// The first two are the GPU's own counters, not estimates.
     pub measured: bool,
 }
 
-/// A GPU's interval, divided.
+/// A GPU's interval, divided among its claims.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Division {
-    /// The claims' parts, in the order in which they were given.
+    /// The claims' parts, in the order of the input.
     pub parts: Vec<Part>,
-    /// The part of the SMs' activity that no claim accounts for; absent without counters.
+    /// SM activity that no claim explains; absent without counters.
     pub sm_unattributed: Option<f64>,
-    /// The same of the occupancy.
+    /// SM occupancy that no claim explains; absent without counters.
     pub occupancy_unattributed: Option<f64>,
-    /// What the claims come to together; absent while somebody else may be at work.
+    /// SM activity of all claims; absent while programs without a claim may be active.
     pub sm_total: Option<f64>,
-    /// The same of the occupancy.
+    /// SM occupancy of all claims; absent while programs without a claim may be active.
     pub occupancy_total: Option<f64>,
 }
 
-/// One figure of all claims, scaled to the GPU's own where there is one.
+/// One figure of all claims, scaled to the GPU's own counter if there is one.
 struct Scaled {
-    /// By so much the claims had to be scaled down to be no more than there is.
+    /// Factor that scales the claims down to one GPU.
     fit: f64,
     parts: Vec<Option<f64>>,
     rest: Option<f64>,
@@ -275,14 +275,14 @@ struct Scaled {
 
 fn scale(mut parts: Vec<Option<f64>>, interval: &Interval, counted: Option<f64>) -> Scaled {
     let all_known = !interval.outsiders && parts.iter().all(Option::is_some);
-    // The sum of nothing would be a negative zero.
+    // The default sum of no elements is -0.0.
     let sum = |parts: &[Option<f64>]| parts.iter().flatten().fold(0.0, |sum, part| sum + part);
     let claims = sum(&parts);
     let fit = if claims > 1.0 { 1.0 / claims } else { 1.0 };
     let factor = match counted {
         None => fit,
         Some(_) if claims <= 0.0 => 1.0,
-        // No other process can have done the rest.
+        // Only these claims can have caused the counted activity.
         Some(counted) if all_known && !interval.desktop && !interval.left => {
             (counted / claims).min(SCALED_BY * fit)
         }
@@ -300,7 +300,7 @@ fn scale(mut parts: Vec<Option<f64>>, interval: &Interval, counted: Option<f64>)
     }
 }
 
-/// The claims' times on a GPU over an interval, added up.
+/// Busy time of all processes, as a multiple of the interval.
 fn time_of(ns: u64, claims: &[Work]) -> f64 {
     let ns = (ns as f64).max(1.0);
     let each = claims
@@ -309,16 +309,16 @@ fn time_of(ns: u64, claims: &[Work]) -> f64 {
     each.map(|grown| (grown.times.busy_ns / ns).min(1.0)).sum()
 }
 
-/// The time that claims have on a GPU together. In a single interval theirs may come to more because work is told a
-/// little early or late: what is cut off then would be missing in the next one.
+/// Time that the claims use on a GPU together. It may exceed a single interval, because processes report work a little
+/// early or late: time cut off in one interval would be missing in the next.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Together {
-    /// Time that is left over; below 0 where it was used before it was there.
+    /// Unused time; negative if time was used in advance.
     left_ns: f64,
 }
 
 impl Together {
-    /// Takes in an interval; gives by how much the claims' times come to more than there was, at least 1.
+    /// Adds an interval. Returns the factor by which the claims' times exceed the available time, at least 1.
     pub fn crowd(&mut self, ns: u64, claims: &[Work]) -> f64 {
         let (wanted, ns) = (time_of(ns, claims) * ns as f64, ns as f64);
         let most = ns + self.left_ns + AHEAD_NS;
@@ -334,7 +334,7 @@ pub fn attribute(interval: &Interval, claims: &[Work]) -> Division {
     let ns = (interval.ns as f64).max(1.0);
     let sms = f64::from(interval.sms.max(1));
     let warps = sms * f64::from(interval.warps_per_sm.max(1));
-    // Processes that take turns have one GPU together: what each saw contains the others' turns.
+    // Without MPS processes take turns, and each process's time contains the turns of the others.
     let turns = if interval.side_by_side {
         1.0
     } else {
@@ -344,7 +344,7 @@ pub fn attribute(interval: &Interval, claims: &[Work]) -> Division {
         let known = claim.processes.iter().map(|process| {
             let grown = process.as_ref().filter(|grown| !grown.incomplete)?;
             let busy = (grown.times.busy_ns / ns).max(1.0);
-            // Streams of one process that overlap have one GPU together as well.
+            // Concurrent streams of one process share one GPU as well.
             let fit = if grown.times.sm_ns > ns * sms {
                 ns * sms / grown.times.sm_ns
             } else {
@@ -376,7 +376,7 @@ pub fn attribute(interval: &Interval, claims: &[Work]) -> Division {
         interval,
         counters.and_then(|c| c.sm_active),
     );
-    // A claim with fewer SMs than it seemed to have has fewer warps as well.
+    // If a claim's SMs are scaled down, its warps are too.
     let occupancy = scale(
         figures(&|times| times.warp_ns / (ns * warps) * active.fit),
         interval,
@@ -411,7 +411,6 @@ pub fn attribute(interval: &Interval, claims: &[Work]) -> Division {
     }
 }
 
-/// A sum of times.
 #[derive(Default)]
 struct Sum(Times);
 

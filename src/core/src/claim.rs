@@ -1,4 +1,4 @@
-//! What a claim asks for.
+//! The request of a claim: size, limits, class and mode.
 
 use std::fmt;
 use std::str::FromStr;
@@ -73,13 +73,13 @@ impl FromStr for Class {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ModeWish {
-    /// In turns with others.
+    /// Takes turns with other claims.
     Timeslice,
-    /// Side by side with others, through MPS.
+    /// Runs beside other claims through MPS.
     Mps,
-    /// A GPU that only one claim has at a time.
+    /// A GPU to itself.
     Exclusive,
-    /// An instance of a divided GPU (MIG).
+    /// A MIG instance.
     Mig,
 }
 
@@ -98,7 +98,7 @@ impl ModeWish {
         }
     }
 
-    /// Whether a GPU that is shared so could ever serve it.
+    /// Whether a GPU with this sharing can ever satisfy the wish.
     #[must_use]
     pub const fn possible(self, sharing: Sharing) -> bool {
         matches!(
@@ -113,7 +113,7 @@ impl ModeWish {
         )
     }
 
-    /// Whether a claim that would be on a GPU in this way is served.
+    /// Whether a claim that holds a GPU in this way has its wish.
     #[must_use]
     pub const fn met(self, sharing: Sharing, held: Held) -> bool {
         self.possible(sharing)
@@ -141,26 +141,26 @@ impl FromStr for ModeWish {
 pub struct Request {
     /// How many GPUs, all of one model.
     pub gpus: u32,
-    /// Guaranteed part of each GPU's memory, unless [`Request::mem`] says bytes.
+    /// Guaranteed part of each GPU's memory, unless [`Request::mem`] is set.
     pub share: Share,
     /// Guaranteed bytes on each GPU; `None` takes `share` of the allocatable.
     pub mem: Option<Bytes>,
-    /// Most bytes on each GPU while others leave them free; `None` is [`Request::mem_limit_share`].
+    /// Upper limit in bytes on each GPU; `None` is [`Request::mem_limit_share`].
     pub mem_limit: Option<Bytes>,
-    /// The same as a part of the allocatable, where no bytes are said; `None` is the request.
+    /// Upper limit as a part of the allocatable, if not set in bytes; `None` is the request.
     pub mem_limit_share: Option<Share>,
-    /// Guaranteed part of each GPU's SMs; `None` is the part that [`Request::mem`] is of the GPU's memory.
+    /// Guaranteed part of each GPU's SMs; `None` is the part of the GPU's memory that [`Request::mem`] is.
     pub sm: Option<Share>,
-    /// Most SMs while others leave them free.
+    /// Upper limit on SMs when others leave them free.
     pub sm_limit: Share,
     /// Only these GPUs (indices in the service's order); empty means any.
     #[serde(rename = "only")]
     pub only_gpus: Vec<u32>,
-    /// Only GPUs that are shared so; `None` is any.
+    /// Only GPUs that are shared in this way; `None` is any.
     pub mode: Option<ModeWish>,
-    /// It may be moved to other GPUs while it runs.
+    /// gshare may move it to other GPUs while it runs.
     pub movable: bool,
-    /// Its owner is only counted: it is let in at once, outside the books, whatever decides about the GPU.
+    /// Its owner is only counted: the claim starts at once, outside the ledger, whoever decides about the GPU.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub counted: bool,
     /// Lease: the claim ends after this time.
@@ -168,7 +168,7 @@ pub struct Request {
     pub lease: Option<Duration>,
     /// Class of work.
     pub class: Class,
-    /// Whose claim it is.
+    /// User id of its owner.
     pub uid: u32,
 }
 
@@ -196,7 +196,7 @@ pub enum RequestError {
     /// More than all SMs.
     #[error("{0} of a GPU's SMs is more than all of them")]
     TooManySms(Share),
-    /// No memory at all.
+    /// No memory.
     #[error("a claim needs some memory; --gpu-mem is 0")]
     NoMemory,
 }
@@ -211,7 +211,7 @@ impl Request {
         Ok(Self::of_size(Size::from_share(gpus)?, sm_limit, class))
     }
 
-    /// The same for a part of each of several GPUs.
+    /// The request for a part of each of several GPUs, with every other part at its default.
     #[must_use]
     pub fn of_size(size: Size, sm_limit: Share, class: Class) -> Self {
         Self {
@@ -232,7 +232,7 @@ impl Request {
         }
     }
 
-    /// A request that has no sizes yet.
+    /// A request without sizes.
     pub(crate) fn nothing(sm: Share) -> Self {
         Self {
             gpus: 1,
@@ -252,7 +252,7 @@ impl Request {
         }
     }
 
-    /// The request of `uid` for `-g <share>`, whatever the class.
+    /// The request of `uid` for `-g <share>`, of the default class.
     pub(crate) fn anybody(share: Share, uid: u32) -> Self {
         Self {
             uid,
@@ -260,10 +260,9 @@ impl Request {
         }
     }
 
-    /// Checks that limits are not below requests and that something is asked.
+    /// Checks that limits are not below requests and that the request is not empty.
     ///
-    /// # Errors
-    /// The first thing that is wrong.
+    /// # Errors The first problem found.
     pub fn check(&self) -> Result<(), RequestError> {
         let sm = self.sm.unwrap_or_default();
         if sm > Share::ONE || self.sm_limit > Share::ONE {

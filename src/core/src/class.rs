@@ -1,6 +1,6 @@
-//! Classes of work: whose claims go first, whose may be reclaimed, and rules that hold by the hour.
+//! Classes of claims: their priority, whether they may be preempted, and rules by time of day.
 //!
-//! The core knows no clock: the service says which minute of the day it is.
+//! The core has no clock: the service passes the minute of the day.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,21 +11,21 @@ use crate::claim::Class;
 /// Minutes of a day.
 pub const DAY: u16 = 24 * 60;
 
-/// What holds for the claims of a class.
+/// Rules for the claims of a class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rules {
-    /// Larger goes first, among claims of the same standing.
+    /// Higher priority goes first, among claims with the same standing.
     pub priority: u16,
-    /// Its claims may be reclaimed from whoever has more than is guaranteed. Others start only within that.
+    /// Claims may be preempted while their owner is above the guarantee. If false, they start only within it.
     pub preemptible: bool,
-    /// Shortest run before anything is taken from a claim.
+    /// Minimum run time before a claim may be preempted.
     pub min_run: Duration,
-    /// New claims start at this hour.
+    /// New claims may start at this hour.
     pub start: bool,
 }
 
 impl Rules {
-    /// What holds for a class unless an administrator says otherwise.
+    /// Default rules of a class.
     #[must_use]
     pub const fn of(class: Class) -> Self {
         Self {
@@ -40,7 +40,7 @@ impl Rules {
     }
 }
 
-/// A span of every day, in minutes from midnight; it may go over midnight.
+/// A daily period, in minutes from midnight; it may span midnight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hours {
     /// First minute.
@@ -50,7 +50,7 @@ pub struct Hours {
 }
 
 impl Hours {
-    /// Whether a minute of the day lies in it.
+    /// Whether the period contains a minute of the day.
     #[must_use]
     pub const fn contains(self, minute: u16) -> bool {
         if self.from < self.to {
@@ -61,7 +61,7 @@ impl Hours {
     }
 }
 
-/// What is not a range of hours.
+/// A text that is not a range of hours.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not a range of hours such as \"22-6\" or \"8:30-18\"")]
 pub struct HoursError(String);
@@ -89,7 +89,7 @@ impl FromStr for Hours {
     }
 }
 
-/// `22:00`.
+/// Writes a minute of the day as `22:00`.
 #[must_use]
 pub fn show_minute(minute: u16) -> String {
     format!("{:02}:{:02}", minute / 60, minute % 60)
@@ -101,10 +101,10 @@ impl fmt::Display for Hours {
     }
 }
 
-/// What is different at some hours; what is `None` is not.
+/// Rules that change at some hours; `None` leaves a rule unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AtHours {
-    /// When.
+    /// Period of the day.
     pub hours: Hours,
     /// See [`Rules::priority`].
     pub priority: Option<u16>,
@@ -119,14 +119,14 @@ pub struct AtHours {
 /// The rules of one class over the day.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ByHour {
-    /// What holds where nothing else is said.
+    /// Default rules.
     pub always: Rules,
-    /// What is different at some hours; of several the later entry counts.
+    /// Exceptions by time of day; where periods overlap the last entry applies.
     pub at: Vec<AtHours>,
 }
 
 impl ByHour {
-    /// What holds at a minute of the day.
+    /// The rules at a minute of the day.
     #[must_use]
     pub fn at(&self, minute: u16) -> Rules {
         let mut rules = self.always;
@@ -139,7 +139,7 @@ impl ByHour {
         rules
     }
 
-    /// The next minute of the day at which new claims start; `None` if at no hour.
+    /// The next minute of the day at which new claims may start; `None` if never.
     #[must_use]
     pub fn starts_at(&self, now: u16) -> Option<u16> {
         (0..DAY)
@@ -162,19 +162,19 @@ impl Default for Classes {
 }
 
 impl Classes {
-    /// Those of one class.
+    /// The rules of one class.
     #[must_use]
     pub const fn of(&self, class: Class) -> &ByHour {
         &self.0[class as usize]
     }
 
-    /// Sets those of one class.
+    /// Sets the rules of one class.
     pub fn set(&mut self, class: Class, rules: ByHour) {
         self.0[class as usize] = rules;
     }
 }
 
-/// The rules, and the minute of the day by which they hold.
+/// The rules with the current minute of the day.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Clocked {
     /// The rules.
@@ -184,7 +184,7 @@ pub struct Clocked {
 }
 
 impl Clocked {
-    /// What holds for a class now.
+    /// The current rules of a class.
     #[must_use]
     pub fn rules(&self, class: Class) -> Rules {
         self.classes.of(class).at(self.minute)

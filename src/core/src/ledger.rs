@@ -1,7 +1,7 @@
 //! What each claim holds on which GPU, and what is left.
 //!
-//! The rule that every grant keeps: on each GPU, requests plus what is borrowed above them stay within
-//! the allocatable, for memory; requests stay within the whole, for SMs.
+//! Invariant of every grant, on each GPU: requested memory plus memory borrowed above requests stays within the
+//! allocatable, and requested SMs stay within the whole.
 
 mod sums;
 
@@ -22,17 +22,17 @@ pub enum Sharing {
     Timeslice,
     /// Claims run side by side through MPS.
     Mps {
-        /// Claims of several users may do so at the same time.
+        /// Whether claims of several users may run at the same time.
         multi_user: bool,
     },
     /// One claim has it whole.
     Exclusive,
-    /// Through MPS while all claims on it are batch or inference of one owner, else in turns.
+    /// MPS while all claims on the GPU are batch or inference of one owner, else in turns.
     Auto {
-        /// Whether MPS works here, and then whether for several users at a time.
+        /// Whether MPS works here, and if so, whether several users can share it.
         mps: Option<bool>,
     },
-    /// An instance of a divided GPU (MIG), which one claim has whole.
+    /// A MIG instance, which one claim has whole.
     Instance {
         /// Its nominal part of the whole GPU's memory.
         mem: Share,
@@ -41,16 +41,16 @@ pub enum Sharing {
     },
 }
 
-/// What decides about claims on a GPU.
+/// Who decides about claims on a GPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Admission {
     /// gshare's own queue.
     #[default]
     Queue,
-    /// Nothing: everybody is let in, and only counted.
+    /// No scheduler: every claim is admitted and only counted.
     Pass,
-    /// Another scheduler: gshare keeps claims to what that says, and decides nothing.
+    /// Another scheduler. gshare enforces its grants and decides nothing.
     Foreign,
 }
 
@@ -63,7 +63,7 @@ pub enum Held {
     Timeslice,
     /// Side by side with others, through MPS.
     Mps,
-    /// No other claim is on it.
+    /// No other claim is on the GPU.
     Whole,
 }
 
@@ -74,8 +74,8 @@ pub struct GpuFacts {
     pub uuid: String,
     /// Full product name.
     pub model: String,
-    /// Bytes that the driver lets programs have: physical total less the driver's own reserve. `None`
-    /// while the driver does not answer.
+    /// Bytes that programs can get from the driver: physical total less the driver's own reserve. `None` while the
+    /// driver does not answer.
     pub usable: Option<Bytes>,
     /// Held back for safety (and for the desktop on a display GPU).
     pub reserve: Bytes,
@@ -97,13 +97,13 @@ impl GpuFacts {
         })
     }
 
-    /// What claims could divide if nobody outside them used the GPU.
+    /// What claims could divide if no process outside claims used the GPU.
     #[must_use]
     pub fn capacity(&self) -> Option<Bytes> {
         self.usable.map(|u| u.saturating_sub(self.reserve))
     }
 
-    /// What part of its memory so much is.
+    /// `mem` as a part of this GPU's memory.
     #[must_use]
     pub fn part(&self, mem: Bytes) -> Share {
         match self.capacity() {
@@ -115,7 +115,7 @@ impl GpuFacts {
         }
     }
 
-    /// What part of a whole GPU it is: of an instance the larger of its parts of memory and SMs.
+    /// The part of a whole GPU that this is: for an instance the larger of its parts of memory and SMs.
     #[must_use]
     pub fn of_a_gpu(&self) -> Share {
         match self.sharing {
@@ -132,17 +132,17 @@ pub struct Slice {
     pub gpu: usize,
     /// Guaranteed bytes.
     pub mem: Bytes,
-    /// Most bytes the claim may ever be let have.
+    /// Upper limit of the cap, in bytes.
     pub mem_limit: Bytes,
-    /// Most bytes it may have now: between `mem` and `mem_limit`, as far as others leave it free.
+    /// Bytes it may have now: between `mem` and `mem_limit`, depending on what others leave free.
     pub mem_cap: Bytes,
-    /// Bytes charged at the last reading.
+    /// Bytes charged, by the last reading.
     pub charge: Bytes,
     /// Guaranteed SMs.
     pub sm: Share,
-    /// Most SMs.
+    /// Upper limit on SMs.
     pub sm_limit: Share,
-    /// Whose claim it is.
+    /// User id of the claim's owner.
     pub uid: u32,
     /// How the claim holds it.
     pub held: Held,
@@ -156,30 +156,29 @@ impl Slice {
     }
 }
 
-/// Device memory is granted in these steps: the driver's allocation granularity.
+/// Device memory is granted in multiples of this: the driver's allocation granularity.
 pub const GRANULARITY: u64 = 2 << 20;
 
 /// The ledger.
 #[derive(Clone, Debug, Default)]
 pub struct Ledger {
     gpus: Vec<GpuFacts>,
-    /// The most memory that claims could divide on one of them.
+    /// The most memory that claims can divide on any one GPU.
     largest: Option<Bytes>,
     held: BTreeMap<ClaimId, Vec<Slice>>,
-    /// Where claims go that are on their way: theirs as well.
+    /// Destinations of claims that move. They hold these as well.
     reserved: BTreeMap<ClaimId, Vec<Slice>>,
     /// UUIDs of GPUs that take no new claims.
     drained: BTreeSet<String>,
-    /// GPUs, by UUID, about which not the queue decides.
+    /// Who decides about a GPU, by UUID; absent for gshare's queue.
     admission: BTreeMap<String, Admission>,
-    /// What processes outside claims hold that are accounted as claims of their own: in
-    /// [`GpuFacts::unclaimed`] already.
+    /// Memory of processes outside claims that are counted as claims of their own. [`GpuFacts::unclaimed`] includes it.
     uncapped: Vec<(ClaimId, usize, Bytes)>,
-    /// What is held and reserved on each GPU: asked for far more often than it changes.
+    /// Held and reserved totals per GPU, cached: they are read far more often than they change.
     sums: Sums,
 }
 
-/// An auto-claim with less than this stands in nobody's way.
+/// An auto-claim with less than this is not listed as a holder.
 const IN_THE_WAY: Bytes = Bytes::mib(64);
 
 impl Ledger {
@@ -189,7 +188,7 @@ impl Ledger {
         &self.gpus
     }
 
-    /// Whether a GPU is of the kind that others are: what ran there can run here.
+    /// Whether a GPU is of the same kind as `others`, so that what ran on them can run on it.
     #[must_use]
     pub fn alike(&self, gpu: usize, others: &[usize]) -> bool {
         let kind = |g: usize| {
@@ -200,18 +199,18 @@ impl Ledger {
         kind(gpu).is_some() && others.iter().all(|&o| kind(o) == kind(gpu))
     }
 
-    /// Takes fresh facts. GPUs are matched by position; their number does not change while the service runs.
+    /// Takes fresh facts. GPUs are matched by position: their number does not change while the service runs.
     pub fn set_gpus(&mut self, gpus: Vec<GpuFacts>) {
         self.largest = gpus.iter().filter_map(GpuFacts::capacity).max();
         self.gpus = gpus;
     }
 
-    /// The most memory that claims could divide on one GPU, if nobody outside them used it.
+    /// The most memory that claims can divide on any one GPU, if no process outside claims uses it.
     pub(crate) fn largest_gpu(&self) -> Option<Bytes> {
         self.largest
     }
 
-    /// Takes a GPU (by its UUID) out of service for new claims, or puts it back. What is held stays held.
+    /// Closes a GPU (by its UUID) to new claims, or opens it again. Claims on it stay.
     pub fn set_drained(&mut self, uuid: &str, drained: bool) {
         if drained {
             self.drained.insert(uuid.to_owned());
@@ -220,7 +219,7 @@ impl Ledger {
         }
     }
 
-    /// Whether a GPU takes no new claims.
+    /// Whether a GPU is closed to new claims.
     #[must_use]
     pub fn is_drained(&self, gpu: usize) -> bool {
         self.gpus
@@ -228,7 +227,7 @@ impl Ledger {
             .is_some_and(|g| self.drained.contains(&g.uuid))
     }
 
-    /// Says what decides about claims on a GPU (by its UUID) from now on. What is held stays held.
+    /// Sets who decides about claims on a GPU (by its UUID). Claims on it stay.
     pub fn set_admission(&mut self, uuid: &str, admission: Admission) {
         match admission {
             Admission::Queue => self.admission.remove(uuid),
@@ -236,7 +235,7 @@ impl Ledger {
         };
     }
 
-    /// What decides about claims on a GPU.
+    /// Who decides about claims on a GPU.
     #[must_use]
     pub fn admission(&self, gpu: usize) -> Admission {
         if self.admission.is_empty() {
@@ -246,12 +245,11 @@ impl Ledger {
         by.copied().unwrap_or_default()
     }
 
-    /// Whether the queue decides about every GPU.
     pub(crate) fn all_queued(&self) -> bool {
         self.admission.is_empty()
     }
 
-    /// Whether the queue decides about all of these.
+    /// Whether the queue decides about the GPUs of all `slices`.
     pub(crate) fn queued(&self, slices: &[Slice]) -> bool {
         slices
             .iter()
@@ -276,7 +274,7 @@ impl Ledger {
         self.sums.take(before.as_deref());
     }
 
-    /// The same GPUs with what claims use in place of what they were promised.
+    /// A copy in which claims hold what they use instead of what they requested.
     pub(crate) fn in_use(&self) -> Self {
         let mut used = self.clone();
         for (id, slices) in &self.held {
@@ -290,7 +288,7 @@ impl Ledger {
         used
     }
 
-    /// Takes a claim out; false if it held nothing.
+    /// Removes a claim; false if it held nothing.
     pub fn remove(&mut self, id: ClaimId) -> bool {
         self.unreserve(id);
         let before = self.held.remove(&id);
@@ -298,27 +296,27 @@ impl Ledger {
         before.is_some()
     }
 
-    /// Reserves where a claim is to go, on GPUs on which it is not.
+    /// Reserves the destination of a claim, on GPUs that it does not hold.
     pub fn reserve(&mut self, id: ClaimId, slices: Vec<Slice>) {
         self.sums.add(&slices);
         let before = self.reserved.insert(id, slices);
         self.sums.take(before.as_deref());
     }
 
-    /// Gives back what was reserved for a claim.
+    /// Cancels the reservation of a claim's destination.
     pub fn unreserve(&mut self, id: ClaimId) -> Option<Vec<Slice>> {
         let before = self.reserved.remove(&id);
         self.sums.take(before.as_deref());
         before
     }
 
-    /// Where a claim is to go.
+    /// The reserved destination of a claim.
     #[must_use]
     pub fn reserved(&self, id: ClaimId) -> Option<&[Slice]> {
         self.reserved.get(&id).map(Vec::as_slice)
     }
 
-    /// Takes what the auto-claims hold.
+    /// Sets what the auto-claims hold.
     pub fn set_uncapped(&mut self, held: Vec<(ClaimId, usize, Bytes)>) {
         self.uncapped = held;
     }
@@ -329,7 +327,7 @@ impl Ledger {
         there.map(|(id, _, bytes)| (*id, *bytes))
     }
 
-    /// Takes what a claim's pages say is charged on a GPU.
+    /// Sets a claim's charge on a GPU, as its pages report it.
     pub fn set_charge(&mut self, id: ClaimId, gpu: usize, charge: Bytes) {
         for slice in self.held.get_mut(&id).into_iter().flatten() {
             if slice.gpu == gpu {
@@ -352,18 +350,18 @@ impl Ledger {
             })
     }
 
-    /// A claim on a GPU that is not there in this ledger of before.
+    /// The first claim that is on a GPU here but was not in `before`.
     pub(crate) fn comes(&self, before: &Ledger, gpu: usize) -> Option<ClaimId> {
         let mut now = self.on(gpu).map(|(id, _)| id);
         now.find(|id| before.on(gpu).all(|(there, _)| there != *id))
     }
 
-    /// Whose claim is on a GPU: where MPS serves one user at a time, that user's are those that fit.
+    /// Owner of the first claim on a GPU. Single-user MPS admits only that user's claims.
     pub(crate) fn first_on(&self, gpu: usize) -> u32 {
         self.on(gpu).next().map_or(0, |(_, s)| s.uid)
     }
 
-    /// Whether no claim holds a part of a GPU, or is to go there.
+    /// Whether no claim holds or has reserved a part of a GPU.
     #[must_use]
     pub fn is_idle(&self, gpu: usize) -> bool {
         self.sums.slices(gpu) == 0
@@ -381,7 +379,7 @@ impl Ledger {
         self.sums.sm(gpu)
     }
 
-    /// Bytes that a new claim could be guaranteed on a GPU now: none on a drained one, or where another scheduler decides.
+    /// Bytes that a new claim can be guaranteed on a GPU now: 0 on a drained one, or if another scheduler decides.
     #[must_use]
     pub fn mem_free(&self, gpu: usize) -> Bytes {
         let Some(facts) = self.gpus.get(gpu).filter(|g| g.healthy) else {
@@ -396,13 +394,13 @@ impl Ledger {
             .saturating_sub(self.mem_taken(gpu))
     }
 
-    /// Bytes requested on a GPU, and used above that.
+    /// Bytes on a GPU that are requested, or borrowed above requests.
     #[must_use]
     pub fn mem_taken(&self, gpu: usize) -> Bytes {
         self.sums.taken(gpu)
     }
 
-    /// SMs that a new claim could be guaranteed on a GPU now.
+    /// SMs that a new claim can be guaranteed on a GPU now.
     #[must_use]
     pub fn sm_free(&self, gpu: usize) -> Share {
         Share::ONE.saturating_sub(self.sm_requested(gpu))
@@ -427,8 +425,8 @@ impl Ledger {
             .unwrap_or_else(|| of.times(request.share).round_down(GRANULARITY))
     }
 
-    /// Bytes that `request` needs on this GPU. Of an instance a part of the *whole* GPU is asked: one that is
-    /// nominally large enough gives all it has.
+    /// Bytes that `request` needs on this GPU. On an instance, a part means a part of the *whole* GPU: an instance of
+    /// nominally enough memory gives all of its memory.
     pub(crate) fn mem_needed(facts: &GpuFacts, request: &Request, of: Bytes) -> Option<Bytes> {
         let Sharing::Instance { mem, sm } = facts.sharing else {
             return Some(Self::mem_wanted(request, of));
@@ -439,8 +437,8 @@ impl Ledger {
         large_enough.then(|| request.mem.unwrap_or(of.round_down(GRANULARITY)))
     }
 
-    /// The part of this GPU's SMs that `request` needs. Memory alone brings as large a part of them, within the limit;
-    /// rounded down, so that claims which share the memory also share the SMs.
+    /// The part of this GPU's SMs that `request` needs. A request for memory alone includes the same part of the SMs,
+    /// within the limit, rounded down so that claims which fit by memory also fit by SMs.
     pub(crate) fn sm_needed(facts: &GpuFacts, request: &Request) -> Share {
         request.sm.unwrap_or_else(|| {
             let part = request.mem.map_or(request.share, |mem| facts.part(mem));
@@ -448,8 +446,7 @@ impl Ledger {
         })
     }
 
-    /// How `request` would be on `gpu` beside those who are there now; `None` where the GPU's mode does not
-    /// let it.
+    /// How `request` would hold `gpu` beside the claims that are there now; `None` if the GPU's mode forbids it.
     #[must_use]
     pub fn held_as(&self, request: &Request, gpu: usize) -> Option<Held> {
         let sharing = self.gpus.get(gpu)?.sharing;
@@ -484,7 +481,7 @@ impl Ledger {
     #[must_use]
     pub fn fit(&self, request: &Request, gpu: usize) -> Option<Slice> {
         let facts = self.gpus.get(gpu)?;
-        // On a machine in use this is what most lack.
+        // Checked first: on a busy machine SMs are what is missing most often.
         if Self::sm_needed(facts, request) > self.sm_free(gpu) {
             return None;
         }
@@ -502,7 +499,8 @@ impl Ledger {
         fits.then(|| Self::slice(facts, request, (gpu, held), (mem, of)))
     }
 
-    /// The slice that `request` is of `gpu`, whatever others hold and use there; none while the GPU does not answer.
+    /// The slice of `gpu` that `request` asks for, ignoring other claims and usage; `None` while the GPU does not
+    /// answer.
     pub(crate) fn regardless(&self, request: &Request, gpu: usize) -> Option<Slice> {
         let facts = self.gpus.get(gpu)?;
         let whole = matches!(facts.sharing, Sharing::Exclusive | Sharing::Instance { .. });
@@ -513,7 +511,7 @@ impl Ledger {
         Some(Self::slice(facts, request, (gpu, held), (mem, of)))
     }
 
-    /// A slice of so much memory, parts of a GPU being of so many bytes.
+    /// A slice of `mem` bytes; parts of a GPU refer to `of` bytes.
     fn slice(
         facts: &GpuFacts,
         request: &Request,
@@ -531,7 +529,7 @@ impl Ledger {
             mem_limit: if whole {
                 mem
             } else {
-                // What is above the GPU limits nothing.
+                // A limit above the GPU's size limits nothing.
                 let all = facts.capacity().unwrap_or(mem);
                 most.unwrap_or(mem).min(all).max(mem)
             },
@@ -547,7 +545,7 @@ impl Ledger {
         }
     }
 
-    /// Whether `request` could ever run on `gpu`: alone, with nobody outside claims.
+    /// Whether `request` could ever run on `gpu`, alone and without use outside claims.
     #[must_use]
     pub fn could_ever_fit(&self, request: &Request, gpu: usize) -> bool {
         let fits = |facts: &GpuFacts| {
@@ -558,7 +556,7 @@ impl Ledger {
         self.gpus.get(gpu).and_then(fits).unwrap_or(false)
     }
 
-    /// Largest share, in hundredths of a GPU, that would fit on `gpu` now, as [`Self::fit`] decides.
+    /// Largest share, in hundredths of a GPU, that fits on `gpu` now, as [`Self::fit`] decides.
     #[must_use]
     pub fn claimable(&self, gpu: usize) -> Share {
         let first = self.first_on(gpu);
@@ -567,10 +565,11 @@ impl Ledger {
         })
     }
 
-    /// Largest share of `gpu` for which `fits` holds: of smaller ones it holds too.
+    /// Largest share of `gpu` for which `fits` holds. `fits` must be monotonic: if it holds for a share, it holds for
+    /// every smaller share.
     pub(crate) fn largest(&self, gpu: usize, fits: impl Fn(Share) -> bool) -> Share {
         match self.gpus.get(gpu).map(|g| g.sharing) {
-            // One claim has it whole, if it asks for no more than its nominal part of a GPU.
+            // One claim gets the whole instance, if it asks for no more than the instance's nominal part of a GPU.
             Some(Sharing::Instance { mem, sm }) => {
                 Some(mem.min(sm)).filter(|s| fits(*s)).unwrap_or_default()
             }
@@ -578,8 +577,8 @@ impl Ledger {
         }
     }
 
-    /// Caps fall to the guarantee, so that no charge can grow above it: charges read after the pages
-    /// have these caps are upper bounds. Returns the slices that changed.
+    /// Lowers caps to the guarantee, so that no charge can grow above it: charges read after the pages have these caps
+    /// are upper bounds. Returns the slices that changed.
     pub fn freeze_caps(&mut self) -> Vec<(ClaimId, Slice)> {
         let caps = self
             .held()
@@ -588,7 +587,7 @@ impl Ledger {
         self.apply_caps(&caps)
     }
 
-    /// Lowers a claim's caps to what it may have at most in `target`. Returns the slices that changed.
+    /// Lowers a claim's caps to its limits in `target`. Returns the slices that changed.
     pub fn lower_caps(&mut self, id: ClaimId, target: &[Slice]) -> Vec<(ClaimId, Slice)> {
         let mut changed = Vec::new();
         for slice in self.held.get_mut(&id).into_iter().flatten() {
@@ -601,15 +600,15 @@ impl Ledger {
         changed
     }
 
-    /// Sets every cap: the guarantee and what is borrowed already, plus (while `lend`) an equal part of
-    /// what is left, up to the limit. The sum of the caps stays within the allocatable as long as the
-    /// charges known here do. Returns the slices that changed.
+    /// Sets every cap to the guarantee plus what is borrowed already, plus (while `lend`) an equal part of what is
+    /// left, up to the limit. The sum of the caps stays within the allocatable as long as the charges known here do.
+    /// Returns the slices that changed.
     pub fn lend_caps(&mut self, lend: bool) -> Vec<(ClaimId, Slice)> {
         let caps = self.lent_caps(lend);
         self.apply_caps(&caps)
     }
 
-    /// Whether [`Self::lend_caps`] would lower the cap of anybody: that takes a freeze first.
+    /// Whether [`Self::lend_caps`] would lower any cap, which needs a freeze first.
     #[must_use]
     pub fn lending_lowers(&self) -> bool {
         let caps = self.lent_caps(true);
@@ -648,7 +647,7 @@ impl Ledger {
             let borrowed: BTreeMap<ClaimId, Bytes> =
                 on.iter().map(|(id, s)| (*id, s.borrowed())).collect();
             let mut extra: BTreeMap<ClaimId, Bytes>;
-            // A claim that already borrows more than an equal part keeps it; the others divide the rest.
+            // A claim that borrows more than an equal part keeps it; the others divide the rest.
             loop {
                 extra = water_fill(spare, &wants);
                 let over = wants

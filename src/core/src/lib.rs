@@ -1,8 +1,7 @@
-//! The pure heart of gshare: units, claims, the ledger, placement and the queue.
+//! The decisions of gshare without side effects: units, claims, the ledger, placement and the queue.
 //!
-//! Invariants: no IO, no clock, no randomness. Everything that decides is reached through
-//! [`machine::Machine::step`], which takes the time and one event and returns actions. Only the
-//! service turns actions into system calls.
+//! Invariants: no I/O, no clock, no randomness. All decisions go through [`machine::Machine::step`], which takes the
+//! time and one event and returns actions. Only the service turns actions into system calls.
 #![forbid(unsafe_code)]
 
 pub mod attribution;

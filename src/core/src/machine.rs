@@ -1,7 +1,7 @@
 //! The state machine behind the service: `step(now, event) -> actions`.
 //!
-//! Claims that wait are served in the order of `order`; `reserve` says what is kept for the first of those that cannot
-//! start, and `plan` what is taken from others for them.
+//! `order` ranks the waiting claims. `reserve` keeps room for the first of them that cannot start, and `plan` takes
+//! room from other claims for it.
 
 mod board;
 mod carry;
@@ -59,49 +59,46 @@ use crate::units::Share;
 /// Virtual or real time since an origin that the caller chooses.
 pub type Now = Duration;
 
-/// A waiting claim.
 #[derive(Clone, Debug)]
 struct Waiting {
     ask: Ask,
     deadline: Option<Now>,
-    /// Smaller came first.
+    /// Arrival order.
     seq: u64,
     since: Now,
-    /// It has waited for long, and everybody makes room for it.
+    /// It has waited so long that every claim makes room for it.
     due: bool,
-    /// It has waited for long: once it starts nothing is taken from it for so long.
+    /// Set when it has waited for long: nothing is taken from it for this time after it starts.
     turn: Option<Duration>,
-    /// Priority of its class.
     priority: u16,
-    /// Level of what it has had itself.
+    /// Level of the claim's own past use.
     level: u8,
-    /// What its owner has had lately by the owner's weight, in GPU-minutes.
+    /// Its owner's recent use divided by the owner's weight, in GPU-minutes.
     had: u64,
-    /// It fits into what its owner is guaranteed. A resize is served as if it did.
+    /// It fits into its owner's guarantee. A resize counts as if it did.
     entitled: bool,
-    /// It was parked with more memory than it asked for, and comes back with that.
+    /// It was parked with more memory than it asked for, and needs all of it back.
     over: bool,
     /// GPUs on which room is promised to it.
     blocks: Vec<usize>,
-    /// Its way back has just failed, or it goes on by itself as a step of a plan.
+    /// Its restore has just failed, or a plan has a step that restores it.
     rests: bool,
-    /// When it could start at the earliest.
+    /// Earliest expected start.
     expected: Option<Now>,
-    /// What the last search for it that found nothing depended on.
+    /// Inputs of the last search that found no plan for it.
     searched: Option<u64>,
-    /// It waited before this machine was started, and is waited for until then.
+    /// It waited before a restart and its client is not back yet; its place is kept until then.
     absent: Option<Now>,
 }
 
 #[derive(Clone, Debug)]
 enum Ask {
-    /// A claim wants to start.
     Claim {
         id: ClaimId,
         request: Request,
         told: Option<(usize, Reason)>,
     },
-    /// A claim that is held wants another size.
+    /// A granted claim wants another size.
     Resize {
         ticket: u64,
         id: ClaimId,
@@ -117,7 +114,7 @@ impl Waiting {
         }
     }
 
-    /// Whether it is this claim that wants to start, or to come back.
+    /// Whether `claim` waits here to start or to come back (not to be resized).
     fn asks_for(&self, claim: ClaimId) -> bool {
         matches!(self.ask, Ask::Claim { id, .. } if id == claim)
     }
@@ -134,7 +131,7 @@ impl Waiting {
         }
     }
 
-    /// A claim kept by a quota or by rules of its class waits for no GPU.
+    /// True if a quota or a rule of its class keeps the claim waiting, not a GPU.
     fn by_rule(&self) -> bool {
         matches!(&self.ask, Ask::Claim { told: Some((_, reason)), .. } if reason.is_rule())
     }
@@ -154,23 +151,23 @@ pub struct Machine {
         reason = "hundreds of them are sorted and passed on at every decision"
     )]
     queue: Vec<Box<Waiting>>,
-    /// How long before their leases end owners are told.
+    /// Owners are warned this long before their leases end.
     lease_warning: Duration,
     quotas: Quotas,
     clocked: Clocked,
-    /// Measures asked for and not answered yet: only the last one saw the lowest caps.
+    /// Unanswered requests to read the charges. Only the last of them saw the lowest caps.
     measuring: u32,
-    /// Processes that are to become claims as soon as the charges are sure.
+    /// Processes that become claims as soon as the charges are known.
     adopting: Vec<adopt::Adopting>,
     next_seq: u64,
     past: order::Past,
     reclaim: reclaim::Reclaim,
-    /// How long such runs took before, by claim.
+    /// Past run times of the same command, by claim.
     run_times: BTreeMap<ClaimId, Span>,
 }
 
 impl Machine {
-    /// The ledger, for reading.
+    /// The ledger, read-only.
     #[must_use]
     pub fn ledger(&self) -> &Ledger {
         &self.ledger
@@ -184,13 +181,13 @@ impl Machine {
         })
     }
 
-    /// Why a waiting claim waits, as last told.
+    /// Why a claim waits, as last reported.
     #[must_use]
     pub fn reason(&self, id: ClaimId) -> Option<&Reason> {
         self.place(id).map(|(_, reason)| reason)
     }
 
-    /// The same, with its place in the queue as it was told last.
+    /// Its place in the queue and why it waits, as last reported.
     #[must_use]
     pub fn place(&self, id: ClaimId) -> Option<(usize, &Reason)> {
         self.queue.iter().find_map(|w| match &w.ask {
@@ -225,7 +222,7 @@ impl Machine {
                 patience,
             } => {
                 let deadline = patience.map(|p| now.saturating_add(p));
-                // What waited before a restart waits on, also where it has no GPUs for now.
+                // A claim that waited before a restart keeps waiting, even if it can use no GPU now.
                 if self.is_back(id, &request, deadline) {
                     self.settle(&mut actions);
                     return actions;
@@ -402,7 +399,7 @@ impl Machine {
                     self.remember(uid, gpu_seconds);
                 }
             }
-            // Their bytes are part of the facts already; who holds them is for the reasons.
+            // The facts include their bytes already; who holds them is kept for the reasons shown to users.
             Event::Adopt { id, request, held } => {
                 let adopting = adopt::Adopting { id, request, held };
                 if self.is_to_be_adopted(&adopting) {
@@ -463,8 +460,8 @@ impl Machine {
         self.settle(actions);
     }
 
-    /// While nobody waits, what is free is lent. Before anybody is granted anything, or gets less, caps
-    /// fall to the guarantee and the pages are read again: only then are the charges sure.
+    /// Free memory is lent only while the queue is empty. Before a grant or a cut, caps fall to the guarantee and the
+    /// pages are read again: only then are the charges exact.
     fn settle(&mut self, actions: &mut Vec<Action>) {
         let nothing = self.queue.is_empty()
             && self.reclaim.plans.is_empty()
@@ -478,10 +475,9 @@ impl Machine {
         }
     }
 
-    /// Takes what the pages say.
     fn charge(&mut self, charges: Vec<(ClaimId, usize, Bytes)>) {
         for (id, gpu, charge) in charges {
-            // What is on its way is charged as it was until it has arrived.
+            // A claim in transit keeps its charge until it arrives.
             if !self.on_its_way(id) {
                 self.ledger.set_charge(id, gpu, charge);
             }
@@ -493,7 +489,7 @@ impl Machine {
         actions.push(Action::Measure);
     }
 
-    /// A claim that asks for a lower limit must not grow above it while that is decided.
+    /// A claim that asks for a lower limit must not grow above that limit before the decision.
     fn lower_to_wishes(&mut self, actions: &mut Vec<Action>) {
         for waiting in &self.queue {
             let Ask::Resize { id, change, .. } = &waiting.ask else {

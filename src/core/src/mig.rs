@@ -1,33 +1,33 @@
-//! How a GPU can be divided into instances (MIG): which places a layout takes, and what fits where it does not.
+//! Division of a GPU into instances (MIG): where the instances of a layout go, and what fits if not all of them do.
 //!
-//! A driver says where instances of a profile may begin; two instances may not have the same memory slice. That is the
-//! whole rule (nvml.h: `nvmlDeviceGetGpuInstancePossiblePlacements_v2`), and all that is known here.
+//! The driver lists where instances of a profile may start, and two instances cannot share a memory slice. There is no
+//! other rule (nvml.h: `nvmlDeviceGetGpuInstancePossiblePlacements_v2`).
 
 use std::fmt;
 use std::str::FromStr;
 
-/// A size in which a driver divides a GPU.
+/// An instance profile of the driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Profile {
-    /// `2g.20gb`.
+    /// For example `2g.20gb`.
     pub name: String,
-    /// Its number for the driver.
+    /// The driver's id of the profile.
     pub id: u32,
-    /// Memory slices that an instance takes.
+    /// Memory slices of an instance.
     pub size: u32,
-    /// The first memory slice of each place where one may be.
+    /// First memory slice of each possible place.
     pub starts: Vec<u32>,
-    /// The most instances of it that a GPU can have: fewer than places where they need what there is once.
+    /// Maximum number of instances on a GPU: fewer than places if each needs a resource that the GPU has once.
     pub most: usize,
-    /// Video decoders that an instance takes; the GPU has as many as its largest profile.
+    /// Video decoders of an instance; the GPU has as many as its largest profile.
     pub decoders: u32,
 }
 
-/// The instances that a GPU is to have, by the names of their profiles: `3g.40gb+2g.20gb+1g.10gb`.
+/// The instances that a GPU should have, by profile name: `3g.40gb+2g.20gb+1g.10gb`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Layout(Vec<String>);
 
-/// A text that is no layout.
+/// A text that is not a layout.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NoLayout;
 
@@ -78,43 +78,43 @@ impl fmt::Display for Layout {
     }
 }
 
-/// The layout of a GPU that is not divided.
+/// The layout of an undivided GPU.
 const OFF: &str = "off";
-/// What profiles have beside slices, behind a plus: media engines (some, all of the GPU's), graphics.
+/// What profile names may have after a plus: media engines (some, or all of the GPU's), graphics.
 const WITH: [&str; 3] = ["me", "me.all", "gfx"];
 /// More instances than any GPU can have.
 const MOST: usize = 16;
 
 impl Layout {
-    /// A layout of these profiles.
+    /// A layout of the profiles with these names.
     pub fn of(names: impl IntoIterator<Item = String>) -> Self {
         Self(names.into_iter().collect())
     }
 
-    /// The GPU is not to be divided.
+    /// Whether the GPU should stay undivided.
     #[must_use]
     pub fn is_off(&self) -> bool {
         self.0.is_empty()
     }
 }
 
-/// Where an instance is.
+/// Place of an instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
-    /// The profile's number.
+    /// The driver's id of the profile.
     pub profile: u32,
-    /// The first memory slice.
+    /// First memory slice.
     pub start: u32,
 }
 
-/// Why a layout cannot be had.
+/// Why a layout is impossible.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NoRoom {
-    /// The profile that the GPU does not have, if that is why.
+    /// A profile that the GPU does not have.
     pub unknown: Option<String>,
-    /// As much of the layout as fits, the largest instances first.
+    /// The part of the layout that fits, largest instances first.
     pub fits: Layout,
-    /// The profiles, and how many of each a GPU can have where it has no others.
+    /// The GPU's profiles, with the maximum number of instances of each alone.
     pub profiles: Vec<(String, usize)>,
 }
 
@@ -139,10 +139,10 @@ impl fmt::Display for NoRoom {
 
 impl std::error::Error for NoRoom {}
 
-/// The places of a layout. Instances that are there already keep theirs where that is possible.
+/// The places of a layout. Existing instances keep their places if possible.
 ///
 /// # Errors
-/// [`NoRoom`] where not all of it fits, or the GPU has no such profile.
+/// [`NoRoom`] if not all of it fits, or the GPU lacks a profile.
 pub fn places(
     profiles: &[Profile],
     layout: &Layout,
@@ -169,7 +169,7 @@ pub fn places(
     }
 }
 
-/// The longest beginning of a layout that fits, the largest first.
+/// The longest prefix of a layout that fits, sorted by size, largest first.
 fn largest(profiles: &[Profile], layout: &Layout, there: &[Place]) -> Layout {
     let known = layout.0.iter();
     let mut wanted: Vec<&Profile> = known
@@ -191,8 +191,8 @@ fn decoders(profiles: &[Profile]) -> u32 {
     profiles.iter().map(|p| p.decoders).max().unwrap_or(0)
 }
 
-/// Places the wanted instances one by one, and another way where the rest finds no room. `taken` has a bit for each slice,
-/// `decoders` are left.
+/// Places the wanted instances one by one, and backtracks if the rest has no room. `taken` has a bit for each slice,
+/// `decoders` counts those left.
 fn fill(
     wanted: &[&Profile],
     there: &[Place],
@@ -228,8 +228,8 @@ fn fill(
     false
 }
 
-/// The name of a profile, as NVIDIA writes it: compute slices, and the memory as the nearest part of the GPU's whole
-/// gigabytes that the memory's eighths make.
+/// The name of a profile, as NVIDIA writes it: compute slices and memory. The memory is a number of eighths of the
+/// GPU's memory, in whole gigabytes.
 #[must_use]
 pub fn profile_name(slices: u32, bytes: u64, whole: u64) -> String {
     const GIB: u64 = 1 << 30;
@@ -243,7 +243,7 @@ pub fn profile_name(slices: u32, bytes: u64, whole: u64) -> String {
 mod tests {
     use super::*;
 
-    /// The table of the MIG user guide for GPUs of eight memory slices.
+    /// The table of the MIG user guide for GPUs with eight memory slices.
     fn profiles() -> Vec<Profile> {
         [
             ("1g.10gb", 19, 1, &[0, 1, 2, 3, 4, 5, 6][..]),
@@ -281,7 +281,7 @@ mod tests {
             ),
             ("4g.40gb+3g.40gb", vec![0, 4]),
             ("3g.40gb+3g.40gb", vec![0, 4]),
-            // The only place of a 4g is taken by no 3g that could be elsewhere.
+            // A 4g has only one place, so a 3g that can go elsewhere leaves it free.
             ("3g.40gb+4g.40gb", vec![4, 0]),
             ("2g.20gb+2g.20gb+2g.20gb+1g.10gb", vec![0, 2, 4, 6]),
             ("7g.80gb", vec![0]),

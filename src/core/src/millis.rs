@@ -1,4 +1,4 @@
-//! Times in texts that are kept: whole milliseconds.
+//! Serializes durations as whole milliseconds.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::claim::ClaimId;
 use crate::machine::lever::Lever;
 
-/// What has times, and how it is written.
+/// A type that contains durations, and how it is written.
 pub(crate) trait Timed {
     type Written: Serialize + DeserializeOwned;
     fn written(&self) -> Self::Written;

@@ -1,19 +1,19 @@
-//! Where a claim goes: the ledger as the search sees it. Direct placement, plans and what is told to be claimable
-//! all start from here, so that they cannot disagree.
+//! Where a claim goes: the ledger as the search sees it. Direct placement, plans and the reported claimable sizes all
+//! use this, so they cannot disagree.
 
 use crate::claim::{Class, ModeWish, Request};
 use crate::ledger::{Admission, GpuFacts, Held, Ledger, Sharing, Slice};
 use crate::sched::solve::{Board, Item, MAX_GPUS, Mask, Need, Prefer};
 use crate::units::Share;
 
-/// GPUs (ledger indices) on which a request may run at all.
+/// GPUs (ledger indices) open to a request: those that the queue decides about or, if these are too few, those that
+/// admit every claim.
 #[must_use]
 pub fn candidates(ledger: &Ledger, request: &Request) -> Vec<usize> {
     open_to(ledger, request).collect()
 }
 
-/// The same, one by one: those about which the queue decides, or, where these are too few for it, those that let in
-/// everybody.
+/// [`candidates`] as an iterator.
 pub(crate) fn open_to(ledger: &Ledger, request: &Request) -> impl Iterator<Item = usize> {
     let all = ledger.all_queued();
     let of = |by| named(ledger, request).filter(move |g| all || ledger.admission(*g) == by);
@@ -26,7 +26,7 @@ pub(crate) fn open_to(ledger: &Ledger, request: &Request) -> impl Iterator<Item 
     })
 }
 
-/// GPUs on which a request may run, whatever decides about them.
+/// GPUs that a request allows by index and mode, whoever decides about them.
 pub(crate) fn named(ledger: &Ledger, request: &Request) -> impl Iterator<Item = usize> {
     (0..ledger.gpus().len()).filter(|&g| {
         let named = request.only_gpus.is_empty()
@@ -36,7 +36,7 @@ pub(crate) fn named(ledger: &Ledger, request: &Request) -> impl Iterator<Item = 
     })
 }
 
-/// GPUs that look the same to a request are of one kind: of these each has its own part, so sizes tell.
+/// Numbers GPUs so that those with equal `looks` have equal numbers.
 fn kinds<'l, K: PartialEq>(ledger: &'l Ledger, looks: impl Fn(&'l GpuFacts) -> K) -> Vec<usize> {
     let mut seen: Vec<K> = Vec::new();
     let kind = |facts| {
@@ -49,8 +49,7 @@ fn kinds<'l, K: PartialEq>(ledger: &'l Ledger, looks: impl Fn(&'l GpuFacts) -> K
     ledger.gpus().iter().map(kind).collect()
 }
 
-/// The GPUs of a ledger and what they have left, as the search sees them: the first of them if there are more than
-/// it can tell apart. Nobody on them may leave.
+/// The first GPUs of a ledger, up to the maximum of the search, and what they have left. No claim on them may leave.
 pub(crate) fn board(ledger: &Ledger) -> Board {
     let gpus = ledger.gpus().len().min(MAX_GPUS);
     let mut kind = kinds(ledger, |f| (&f.model, f.allocatable(), f.sharing));
@@ -69,17 +68,17 @@ pub(crate) fn board(ledger: &Ledger) -> Board {
     }
 }
 
-/// Whether a GPU takes anybody.
+/// Whether a GPU accepts new claims.
 pub(crate) fn open(ledger: &Ledger, g: usize) -> bool {
     ledger.gpus()[g].healthy && !ledger.is_drained(g)
 }
 
-/// Whether claims that run elsewhere may be sent to a GPU.
+/// Whether claims that run elsewhere may be moved to a GPU.
 pub(crate) fn takes_in(ledger: &Ledger, g: usize) -> bool {
     open(ledger, g) && ledger.admission(g) == Admission::Queue
 }
 
-/// A claim that is to be placed; `None` where it can be nowhere. GPUs in `blocked` are promised to others.
+/// A claim to be placed; `None` if no GPU suits it. GPUs in `blocked` are promised to others.
 pub(crate) fn item(
     ledger: &Ledger,
     board: &Board,
@@ -96,7 +95,7 @@ pub(crate) fn item(
             continue;
         };
         let whole = matches!(facts.sharing, Sharing::Exclusive | Sharing::Instance { .. });
-        // A claim shared through MPS is in nobody's way but that of other users.
+        // An MPS claim excludes only other users.
         let mixes = whole || ledger.held_as(request, g).is_some();
         let Some(mem) = Ledger::mem_needed(facts, request, of).filter(|m| m.0 > 0) else {
             continue;
@@ -124,8 +123,8 @@ pub(crate) fn item(
     })
 }
 
-/// Where a claim starts without anybody being moved, by the search that also makes plans: where it is packed best,
-/// or (`spread`) where it has most room to burst, idle GPUs first.
+/// Where a claim starts if nothing is moved, by the same search that makes plans: the tightest fit, or with `spread`
+/// the most room to burst, idle GPUs first.
 #[must_use]
 pub fn choose(
     ledger: &Ledger,
@@ -139,7 +138,7 @@ pub fn choose(
     for g in named.filter(|g| !blocked.get(*g).copied().unwrap_or(false)) {
         slices[g] = ledger.fit(request, g);
     }
-    // Most find no place at all.
+    // Checked early because most requests find no place at all.
     if slices.iter().flatten().count() < (request.gpus as usize).max(1) {
         return None;
     }
@@ -165,13 +164,13 @@ pub fn choose(
     at.into_iter().map(|g| slices[g].clone()).collect()
 }
 
-/// The same, packed.
+/// The tightest fit.
 #[must_use]
 pub fn best_fit(ledger: &Ledger, request: &Request, blocked: &[bool]) -> Option<Vec<Slice>> {
     choose(ledger, request, blocked, false)
 }
 
-/// The most of these GPUs that are of one model.
+/// The largest number of these GPUs that share a model.
 #[must_use]
 pub fn of_one_model(ledger: &Ledger, gpus: impl IntoIterator<Item = usize>) -> usize {
     let mut count = std::collections::BTreeMap::<&str, usize>::new();
@@ -181,10 +180,10 @@ pub fn of_one_model(ledger: &Ledger, gpus: impl IntoIterator<Item = usize>) -> u
     count.into_values().max().unwrap_or(0)
 }
 
-/// How little a claim belongs on the GPU of `slice`, 0 for not at all badly: claims that can be offloaded and
-/// claims that run through MPS are kept apart where that is possible, and so are claims of several GPUs and those with
-/// which they would take turns, because a pause on one of its GPUs holds up a claim's work on the others. A GPU that only
-/// one claim can have is left to those who ask for a whole one. Of instances the smallest goes first.
+/// Penalty for placing a claim on the GPU of `slice`; 0 is a good match. Claims that can be offloaded and MPS claims
+/// stay apart if possible. So do claims of several GPUs and claims that would take turns with them, because a pause on
+/// one GPU delays the work on the others. Exclusive GPUs are left to requests for whole GPUs. The smallest suitable
+/// instance goes first.
 fn reluctance(ledger: &Ledger, request: &Request, slice: &Slice) -> u64 {
     let others = || {
         let all = ledger

@@ -1,7 +1,7 @@
-//! The live machine in virtual time: lists of claims are played into [`crate::Machine`] with the events that the service
-//! sends, its actions are answered as the service answers them, and what comes of it is counted. No files, no clock.
+//! Simulates the live machine in virtual time: plays lists of claims into [`crate::Machine`] with the events that the
+//! service sends, answers actions as the service does, and collects figures. No files, no clock.
 //!
-//! What stands beside it for comparison (strict order, a fixed part for everybody, backfill) is in [`simple`].
+//! Policies for comparison (strict order, fixed parts, backfill) are in [`simple`].
 
 pub mod cases;
 pub mod cluster;
@@ -24,7 +24,7 @@ pub use policy::{POLICIES, Policy};
 
 use crate::units::Bytes;
 
-/// Seconds that it takes to bring a claim's memory to the host, or back.
+/// Seconds to copy a claim's memory to the host, or back.
 #[must_use]
 pub fn carry_s(mem: Bytes) -> f64 {
     crate::machine::carry(mem).as_secs_f64()

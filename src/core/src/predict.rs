@@ -1,12 +1,12 @@
-//! Sizes from experience: what a run will need, said by runs of the same kind that ended before.
+//! Predicts the memory that a run will need from earlier runs of the same kind.
 //!
-//! Pure, and made to be explained: a prediction names the runs that it rests on, and how sure it is. It is looked for
-//! from close to far: the same user, script and arguments ([`Level::Repeats`]); the same script with other numbers,
-//! between and beyond the ones seen ([`Level::Scaled`]); the same script at all; the script as others ran it (where the
-//! configuration shares that); the user's other runs; and without any, what the class says, which is a guess.
+//! Pure, and explainable: a prediction names the runs that it is based on, and its confidence. The search goes from
+//! near to far: the same user, script and arguments ([`Level::Repeats`]); the same script with other numbers, between
+//! and beyond those seen ([`Level::Scaled`]); the same script; the script as others ran it (if the configuration shares
+//! that); the user's other runs. Without any of these the class gives a guess.
 //!
-//! The bound above the middle is conformal: the errors of earlier predictions of the same kind, each in units of the
-//! spread that was expected of it, say how far up it has to lie so that at most a nominal part of the runs is above.
+//! The bound above the middle is conformal: it follows from the errors of earlier predictions of the same kind, in
+//! units of their expected spread, so that at most a nominal fraction of the runs exceeds it.
 
 mod fit;
 mod next;
@@ -28,43 +28,42 @@ use std::collections::VecDeque;
 
 use crate::units::Bytes;
 
-/// The part of the runs that may need more than the bound.
+/// Fraction of runs that may need more than the bound.
 pub const NOMINAL: f64 = 0.01;
-/// Runs that are looked at, at most: the newest.
+/// Maximum number of runs considered, newest first.
 pub const RUNS: usize = 64;
-/// Scores that are looked at, at most: the newest.
+/// Maximum number of scores considered, newest first.
 pub const SCORES: usize = 1000;
-/// What the bound is in units of the spread while there are few scores to tell.
+/// Bound in units of the spread while there are few scores.
 const FIRST_SCORE: f64 = 3.5;
-/// Further off than this many times the spread, it was another thing and no spread of the same: a change. Such runs do
-/// not count for the bound.
+/// A run further off than this many spreads is a change, not a deviation. Such runs do not count for the bound.
 const CHANGE: f64 = 8.0;
-/// A repeat is not predicted to need more than this many times the highest that was seen of it, or its middle.
+/// The bound of a repeat is at most this many times its highest peak or its middle, whichever is larger.
 const FURTHEST: f64 = 1.5;
-/// From so many runs on a prediction rests on many.
+/// Number of runs from which on a prediction is based on many.
 const MANY: usize = 6;
-/// From how many runs on others than repeats count.
+/// Minimum number of runs for [`Level::User`].
 const FEW: usize = 3;
 
-/// How near the runs are that a prediction rests on.
+/// How similar the runs are that a prediction is based on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
-    /// Same user, script and arguments (as far as they matter).
+    /// Same user, script and arguments (those that matter).
     Repeats,
     /// Same user and script; the memory follows a number in the arguments.
     Scaled,
     /// Same user and script, other arguments.
     Script,
-    /// The script, as others of the group run it.
+    /// The script, as other members of the group run it.
     Shared,
     /// The user's other runs.
     User,
-    /// None: what the class says.
+    /// No runs: the class's default.
     Prior,
 }
 
 impl Level {
-    /// All, from near to far.
+    /// All levels, from near to far.
     pub const ALL: [Self; 6] = [
         Self::Repeats,
         Self::Scaled,
@@ -74,7 +73,7 @@ impl Level {
         Self::Prior,
     ];
 
-    /// In a word.
+    /// Short name.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -87,7 +86,7 @@ impl Level {
         }
     }
 
-    /// How sure a prediction from there is, in words.
+    /// The confidence of a prediction at this level, in words.
     #[must_use]
     pub const fn confidence(self, runs: usize) -> &'static str {
         match (self, runs) {
@@ -100,24 +99,24 @@ impl Level {
     }
 }
 
-/// A run that ended, as far as memory goes.
+/// A finished run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Past {
     /// Number of its record.
     pub id: u64,
     /// What was run.
     pub shape: Shape,
-    /// Highest memory on one of its GPUs.
+    /// Peak memory on one of its GPUs.
     pub peak: Bytes,
 }
 
-/// Errors of earlier predictions in units of their spread, newest first, with the numbers of the runs. Kept apart by how
-/// much the predictions rested on, since those from few runs are off further.
+/// Errors of earlier predictions in units of their spread, newest first, with the runs' numbers. There are separate
+/// lists by the basis of the prediction, because those from few runs have larger errors.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Scores(pub [VecDeque<(u64, f64)>; 3]);
 
 impl Scores {
-    /// Which of the lists a prediction belongs to: far ones, near ones from few runs, near ones from more.
+    /// Index of the list for a prediction: far levels, near levels with few runs, near levels with many runs.
     #[must_use]
     pub const fn kind(level: Level, runs: usize) -> usize {
         match level {
@@ -127,27 +126,27 @@ impl Scores {
         }
     }
 
-    /// Takes over what came of a prediction for a run.
+    /// Adds the error of a prediction for a run.
     pub fn push(&mut self, kind: usize, run: u64, score: f64) {
         let list = &mut self.0[kind.min(2)];
         list.push_front((run, score));
         list.truncate(SCORES);
     }
 
-    /// Runs that turned out to be a change were no errors.
+    /// Removes runs that turned out to be a change.
     pub fn forget(&mut self, runs: &[u64]) {
         for list in &mut self.0 {
             list.retain(|(run, _)| !runs.contains(run));
         }
     }
 
-    /// How many spreads above the middle the bound lies.
+    /// Number of spreads from the middle to the bound.
     #[must_use]
     pub fn quantile(&self, kind: usize, nominal: f64) -> f64 {
         let scores = self.0[kind.min(2)].iter().map(|(_, s)| *s);
         let mut known: Vec<f64> = scores.filter(|s| s.abs() < CHANGE).collect();
         known.sort_by(f64::total_cmp);
-        // The smallest score that at least 1 - nominal of all are below, the one to come counted as well.
+        // The smallest score that at least 1 - nominal of all scores do not exceed, with the next one counted.
         let rank = ((known.len() + 1) as f64 * (1.0 - nominal)).ceil() as usize;
         match known.get(rank.wrapping_sub(1)) {
             Some(score) => score.max(0.0),
@@ -156,31 +155,31 @@ impl Scores {
     }
 }
 
-/// What a run will need, and from which runs that is known.
+/// A prediction, with the runs that it is based on.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Estimate {
-    /// Where it is from.
+    /// Similarity of these runs.
     pub level: Level,
-    /// Which errors of earlier predictions its bound is from, as [`Scores::kind`] says.
+    /// The list of earlier errors that the bound is from, see [`Scores::kind`].
     pub kind: usize,
-    /// Half of such runs stay below.
+    /// Half of such runs need less.
     pub middle: Bytes,
-    /// All but a nominal part do.
+    /// All but a nominal fraction need less.
     pub bound: Bytes,
-    /// Spread: the standard deviation of the logarithm that is expected of such a prediction.
+    /// Expected standard deviation of the logarithm of the error.
     pub spread: f64,
-    /// The runs that it rests on, newest first.
+    /// The runs that it is based on, newest first.
     pub runs: Vec<Past>,
-    /// Numbers in the arguments that memory follows.
+    /// Numbers in the arguments that memory depends on.
     pub follows: Vec<String>,
-    /// Numbers of all runs that were looked at, newest first.
+    /// Numbers of all runs considered, newest first.
     pub newest: Vec<u64>,
-    /// The newest runs differ from the older ones: how many, and by what factor.
+    /// If the newest runs differ from the older ones: how many they are, and by what factor.
     pub changed: Option<(usize, f64)>,
 }
 
 impl Estimate {
-    /// The error of this prediction in units of its spread, once it is known what was needed.
+    /// Error of this prediction in units of its spread, once the peak is known.
     #[must_use]
     pub fn score(&self, peak: Bytes) -> f64 {
         if self.spread <= 0.0 || peak == Bytes::ZERO || self.middle == Bytes::ZERO {
@@ -189,32 +188,32 @@ impl Estimate {
         (peak.0 as f64 / self.middle.0 as f64).ln() / self.spread
     }
 
-    /// The newest runs that are something else than the older ones: what was said of them was no error.
+    /// Numbers of the newest runs if they are a change: their predictions were not errors.
     #[must_use]
     pub fn new_ones(&self) -> Vec<u64> {
         let newest = self.changed.map_or(0, |(newest, _)| newest);
         self.newest.iter().take(newest).copied().collect()
     }
 
-    /// How sure it is, in words.
+    /// Confidence in words.
     #[must_use]
     pub fn confidence(&self) -> &'static str {
         self.level.confidence(self.runs.len())
     }
 }
 
-/// The earlier runs that are looked at, newest first in each list.
+/// Earlier runs by similarity, newest first.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Earlier {
     /// Same user and script.
     pub script: Vec<Past>,
-    /// The script as others ran it, where that is shared.
+    /// The script as others ran it, if that is shared.
     pub shared: Vec<Past>,
     /// The user's other runs.
     pub user: Vec<Past>,
 }
 
-/// What a run will need. `None` without any earlier run: then the class says it, and that is a guess.
+/// Predicts what a run will need. `None` without earlier runs: then the class gives a guess.
 #[must_use]
 pub fn estimate(
     shape: &Shape,
@@ -232,7 +231,7 @@ pub fn estimate(
     let of = |log: f64| Bytes(log.exp().round() as u64);
     let (middle, mut bound) = (of(found.log), of(found.log + above));
     if found.level == Level::Repeats {
-        // Runs that differ by much do not say how far the next one is from all of them: not further than this.
+        // If repeats vary a lot the spread says little about the next one, so the bound is limited.
         let highest = found
             .runs
             .iter()

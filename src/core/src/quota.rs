@@ -1,5 +1,5 @@
-//! Quotas of users, groups and projects: what an administrator guarantees them, how they count against each
-//! other, and the most they may hold. The machine holds them to the most; the rest is for the order of service.
+//! Quotas of users, groups and projects: what an administrator guarantees them, and the maximum that they may hold. The
+//! machine enforces the maximum; the guarantees determine the order of service.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,18 +9,18 @@ use crate::claim::{ClaimId, Request};
 use crate::ledger::{Admission, GpuFacts, Ledger, Slice};
 use crate::units::Share;
 
-/// Whose quota it is; written `user:ada`, `group:lab`, `project:vision`.
+/// The holder of a quota; written `user:ada`, `group:lab`, `project:vision`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Party {
     /// A user, by login name.
     User(String),
-    /// A Unix group: its members together.
+    /// A Unix group: all claims of its members.
     Group(String),
-    /// A project: its claims together.
+    /// A project: all its claims.
     Project(String),
 }
 
-/// What is not a party.
+/// A text that is not a party.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not user:NAME, group:NAME or project:NAME")]
 pub struct PartyError(String);
@@ -55,29 +55,29 @@ impl FromStr for Party {
     }
 }
 
-/// An entry of an administrator; what is absent is not said.
+/// An administrator's entry; absent fields are not set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Quota {
-    /// Whose.
+    /// Holder of the quota.
     pub party: Party,
     /// Guaranteed GPUs.
     pub gpus: Option<Share>,
-    /// Weight in thousandths when what nobody is guaranteed is divided; 1000 where absent.
+    /// Weight in thousandths for dividing what is not guaranteed to anyone; 1000 by default.
     pub weight_milli: Option<u32>,
-    /// The most GPUs held at a time.
+    /// Maximum number of GPUs held at a time.
     pub max: Option<Share>,
 }
 
-/// That a party would hold more than it may.
+/// A party would hold more than its maximum.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Over {
-    /// Whose quota.
+    /// Holder of the quota.
     pub party: Party,
-    /// The most it may hold.
+    /// Its maximum.
     pub max: Share,
-    /// What it holds.
+    /// What it holds now.
     pub held: Share,
-    /// What would be added.
+    /// What the claim would add.
     pub wanted: Share,
 }
 
@@ -94,19 +94,19 @@ impl fmt::Display for Over {
     }
 }
 
-/// The maxima in force and who counts for which party.
+/// The quotas in force, and the parties that each claim counts for.
 #[derive(Clone, Debug, Default)]
 pub struct Quotas {
     max: BTreeMap<Party, Share>,
-    /// Whose guarantee there is, the guaranteed part, and the weight in thousandths.
+    /// Entries with a guarantee or a weight: party, guaranteed part, and weight in thousandths.
     sure: Vec<(Party, Option<Share>, u32)>,
     parties: BTreeMap<ClaimId, Vec<Party>>,
-    /// From which entry of `sure` a claim is served.
+    /// The entry of `sure` that serves each claim.
     served: BTreeMap<ClaimId, usize>,
 }
 
 impl Quotas {
-    /// Takes all entries anew.
+    /// Replaces all entries.
     pub fn set(&mut self, quotas: &[Quota]) {
         let max = quotas
             .iter()
@@ -116,7 +116,7 @@ impl Quotas {
             .iter()
             .filter(|q| q.gpus.is_some() || q.weight_milli.is_some())
             .map(|q| (q.party.clone(), q.gpus, q.weight_milli.unwrap_or(1000)));
-        // Of several entries for one party the last counts.
+        // If a party has several entries the last one applies.
         self.sure.clear();
         for entry in sure {
             self.sure.retain(|(party, ..)| *party != entry.0);
@@ -145,8 +145,8 @@ impl Quotas {
         Some(entry)
     }
 
-    /// From which entry a claim is served (by its number, until the entries are set anew), with the guaranteed part
-    /// and the weight in thousandths: its project's if that has one, else its user's, else a group's.
+    /// The entry that serves a claim (its index, until entries are set again), with the guaranteed part and the weight
+    /// in thousandths. A project's entry comes first, then the user's, then a group's.
     #[must_use]
     pub fn guarantee(&self, id: ClaimId) -> Option<(usize, Option<Share>, u32)> {
         let entry = *self.served.get(&id)?;
@@ -154,7 +154,7 @@ impl Quotas {
         Some((entry, *gpus, *weight))
     }
 
-    /// The party that is guaranteed what a claim is served from, where an entry says that.
+    /// The party whose guarantee serves a claim, if an entry sets one.
     #[must_use]
     pub fn guarantees(&self, id: ClaimId) -> Option<&Party> {
         let (party, gpus, _) = self.sure.get(*self.served.get(&id)?)?;
@@ -167,7 +167,7 @@ impl Quotas {
         self.sure.get(entry)?.1
     }
 
-    /// A claim counts for these.
+    /// Adds a claim that counts for these parties.
     pub fn enter(&mut self, id: ClaimId, parties: Vec<Party>) {
         match self.entry(&parties) {
             Some(entry) => self.served.insert(id, entry),
@@ -176,20 +176,20 @@ impl Quotas {
         self.parties.insert(id, parties);
     }
 
-    /// The claim has gone.
+    /// Removes a claim.
     pub fn leave(&mut self, id: ClaimId) {
         self.parties.remove(&id);
         self.served.remove(&id);
     }
 
-    /// The quota that keeps `request` from starting now, if one does.
+    /// The quota that prevents `request` from starting now, if any.
     #[must_use]
     pub fn keeps(&self, ledger: &Ledger, id: ClaimId, request: &Request) -> Option<Over> {
         self.of(id).next()?;
         self.over(ledger, id, wanted(ledger, request))
     }
 
-    /// The quota that `request` alone exceeds: it can never start.
+    /// The quota that `request` exceeds on its own, so that it can never start.
     #[must_use]
     pub fn never(&self, ledger: &Ledger, id: ClaimId, request: &Request) -> Option<Over> {
         let wanted = wanted(ledger, request);
@@ -203,7 +203,7 @@ impl Quotas {
             })
     }
 
-    /// The quota that keeps a held claim from becoming these slices, if they are more than it has.
+    /// The quota that prevents a held claim from growing to these slices, if any.
     #[must_use]
     pub fn keeps_from(&self, ledger: &Ledger, id: ClaimId, slices: &[Slice]) -> Option<Over> {
         let new = sum(ledger, slices);
@@ -228,7 +228,7 @@ impl Quotas {
         })
     }
 
-    /// What a party holds, this claim apart.
+    /// What a party holds without the claim `but`.
     fn held(&self, ledger: &Ledger, party: &Party, but: ClaimId) -> Share {
         let counts = |id: &ClaimId| self.parties.get(id).is_some_and(|p| p.contains(party));
         let claims = ledger.held().filter(|(id, _)| *id != but && counts(id));
@@ -238,7 +238,7 @@ impl Quotas {
     }
 }
 
-/// What slices are of whole GPUs, each the larger of its parts of memory and SMs; of those about which the queue decides.
+/// The slices' sum in GPUs: of each slice the larger of its memory and SM parts. GPUs of other schedulers do not count.
 fn sum(ledger: &Ledger, slices: &[Slice]) -> Share {
     let own = slices
         .iter()

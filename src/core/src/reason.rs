@@ -1,4 +1,4 @@
-//! Why a claim waits or is refused: the inequality that fails, and what would start now.
+//! Why a claim waits or is refused: the condition that fails, and what would start now.
 
 use std::fmt;
 
@@ -9,65 +9,65 @@ use crate::place;
 use crate::quota::Over;
 use crate::units::{Bytes, Share};
 
-/// The rule that keeps a claim from starting.
+/// Why a claim does not start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// None of the GPUs takes claims now.
+    /// No GPU takes new claims now.
     NoGpu,
-    /// More GPUs of one model than the machine (or what it is bound to) has.
+    /// More GPUs of one model than the machine (or the set the request is bound to) has.
     TooManyGpus {
-        /// Asked.
+        /// Requested.
         wanted: u32,
         /// Present.
         present: u32,
     },
-    /// More memory than any GPU could ever give.
+    /// More memory than any GPU can ever give.
     TooBig {
-        /// Asked bytes on one GPU.
+        /// Requested bytes on one GPU.
         wanted: Bytes,
         /// Most bytes that claims can divide on one GPU.
         largest: Bytes,
     },
-    /// Nothing but MIG instances, of which none is large enough.
+    /// There are only MIG instances, and none is large enough.
     Instances {
-        /// GPUs that are asked for.
+        /// GPUs requested.
         gpus: u32,
-        /// Part of a GPU's memory that is asked for, if not in bytes, and of its SMs.
+        /// Requested part of a GPU's memory, if not in bytes, and of its SMs.
         wanted: (Option<Share>, Share),
-        /// The same of the largest instance; of SMs that of those with the memory.
+        /// Memory of the largest instance, and the most SMs among instances with enough memory.
         largest: (Share, Share),
     },
-    /// Too few of the GPUs that it could use take new claims.
+    /// Too few of the GPUs that it may use take new claims.
     Drained {
-        /// Asked.
+        /// Requested.
         wanted: u32,
-        /// Those that take new claims.
+        /// GPUs that take new claims.
         open: u32,
     },
-    /// About the GPUs that it may use another scheduler decides.
+    /// Another scheduler decides about all GPUs that it may use.
     Foreign,
-    /// A GPU that was named with a claim is not one that another scheduler gives out.
+    /// Another scheduler's claim names a GPU that this scheduler does not decide about.
     NotForeign {
         /// The GPU.
         gpu: usize,
     },
-    /// A user, group or project that it counts for may not hold more.
+    /// A user, group or project that it counts for is at its maximum.
     Quota(Over),
     /// Claims of its class start at other hours.
     Hours {
         /// The class.
         class: Class,
-        /// From when on, in minutes from midnight; `None` if at no hour.
+        /// When these hours begin, in minutes from midnight; `None` if the class never starts.
         from: Option<u16>,
     },
-    /// What claims of its class hold cannot be reclaimed, and its owner would have more than is guaranteed.
+    /// Claims of its class cannot be reclaimed, and this one would put its owner above the guarantee.
     Firm {
         /// The class.
         class: Class,
     },
     /// Not enough memory is free.
     Memory {
-        /// Asked bytes on one GPU.
+        /// Requested bytes on one GPU.
         wanted: Bytes,
         /// Most bytes free on one GPU.
         free: Bytes,
@@ -82,7 +82,7 @@ pub enum Reason {
     },
     /// Memory is free, but not enough SMs.
     Sms {
-        /// Asked SMs.
+        /// Requested SMs.
         wanted: Share,
         /// Most SMs free on a GPU with enough memory.
         free: Share,
@@ -93,14 +93,14 @@ pub enum Reason {
         /// Largest share that would start now, if any.
         would_start: Option<Share>,
     },
-    /// Some GPUs fit, but fewer than asked.
+    /// It fits on some GPUs, but on fewer than requested.
     FewerGpus {
-        /// Asked.
+        /// Requested.
         wanted: u32,
         /// GPUs on which it fits now.
         fit: u32,
     },
-    /// Nothing is lacking but the GPUs' modes keep it from those that are there.
+    /// Everything is free, but the GPUs' modes do not let it run beside the claims there.
     Mode {
         /// One such GPU.
         gpu: usize,
@@ -109,17 +109,17 @@ pub enum Reason {
         /// The claims that hold it.
         holders: Vec<ClaimId>,
     },
-    /// It would fit, but others came first.
+    /// It would fit, but claims ahead of it come first.
     Behind {
         /// The claim just ahead.
         ahead: ClaimId,
     },
-    /// It would fit, but the room is kept for what was planned before.
+    /// It would fit, but the room is promised to an earlier plan.
     Planned,
 }
 
 impl Reason {
-    /// The share that would start now, if one would.
+    /// The share that would start now, if any.
     #[must_use]
     pub fn would_start(&self) -> Option<Share> {
         match self {
@@ -128,7 +128,7 @@ impl Reason {
         }
     }
 
-    /// Whether a rule keeps it, whatever is free: it waits for no GPU.
+    /// Whether a rule keeps it waiting, not a GPU.
     #[must_use]
     pub const fn is_rule(&self) -> bool {
         matches!(
@@ -137,7 +137,7 @@ impl Reason {
         )
     }
 
-    /// The claims that stand in the way.
+    /// The claims that hold what it waits for.
     #[must_use]
     pub fn holders(&self) -> &[ClaimId] {
         match self {
@@ -283,7 +283,7 @@ pub fn foreign(ledger: &Ledger, request: &Request) -> Option<Reason> {
     (some && all).then_some(Reason::Foreign)
 }
 
-/// The reason why a request can never be met here, if there is one.
+/// Why a request can never be met here, if so.
 #[must_use]
 pub fn never(ledger: &Ledger, request: &Request) -> Option<Reason> {
     if let Some(reason) = foreign(ledger, request) {
@@ -303,7 +303,7 @@ pub fn never(ledger: &Ledger, request: &Request) -> Option<Reason> {
             present,
         });
     }
-    // A GPU that does not answer now may answer later: only what is known can be ruled out.
+    // A GPU that does not answer now may answer later: only known GPUs can be ruled out.
     let possible = candidates
         .iter()
         .copied()
@@ -323,7 +323,7 @@ pub fn never(ledger: &Ledger, request: &Request) -> Option<Reason> {
     Some(Reason::TooBig { wanted, largest })
 }
 
-/// Why no instance is large enough, where there are only instances and bytes of memory are not the cause.
+/// Why no instance is large enough, if there are only instances and the request does not name bytes of memory.
 fn no_instance(ledger: &Ledger, request: &Request, known: &[usize]) -> Option<Reason> {
     let part = |g: &usize| match ledger.gpus()[*g].sharing {
         Sharing::Instance { mem, sm } => Some((*g, mem, sm)),
@@ -352,7 +352,7 @@ fn open_candidates(ledger: &Ledger, request: &Request) -> Vec<usize> {
     gpus
 }
 
-/// The reason why a request does not start now.
+/// Why a request does not start now.
 #[must_use]
 pub fn waits(
     ledger: &Ledger,
@@ -413,7 +413,7 @@ pub fn waits(
         .map(|&g| ledger.claimable(g))
         .max()
         .filter(|s| *s > Share::ZERO);
-    // A smaller share helps only if it is really smaller than what was asked.
+    // A smaller share helps only if it is below the requested one.
     let would_start = free_share.filter(|s| request.mem.is_some() || *s < request.share);
     let wanted_on =
         |g: usize| Ledger::mem_wanted(request, ledger.gpus()[g].allocatable().unwrap_or_default());

@@ -1,9 +1,8 @@
-//! What the driver says that a claim's processes use, against what is counted and allowed: decided here, in virtual
-//! time.
+//! Compares the driver's figures for a claim's processes with what is counted and allowed, in virtual time.
 //!
-//! What members use beyond their allocations (modules, graphs, stack, heap) is charged to their claim; a claim is in
-//! over-use above its cap, or by processes that never registered. An excess counts once it was seen at two looks in a
-//! row. A figure that the driver does not give accuses nobody.
+//! What members use beyond their allocations (modules, graphs, stack, heap) is charged to their claim. A claim is in
+//! over-use if it is above its cap, or if processes that never registered use its GPUs. An excess counts after two
+//! looks in a row. A figure that the driver does not give is never evidence.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -12,51 +11,53 @@ use crate::claim::ClaimId;
 use crate::machine::Now;
 use crate::units::Bytes;
 
-/// Looks in a row at which something must be seen before it counts, and at which it must be gone.
+/// Consecutive looks that open a case, and that close it.
 const LOOKS: u32 = 2;
-/// Looks for which the driver must show bytes beyond a member's ledger before they are charged, unless the ledger was
-/// never so high: what it says and the ledger are not of the same moment, and programs allocate and free in between.
+/// Number of looks that must show bytes beyond a member's ledger before they are charged. The driver's figure and the
+/// ledger are read at different moments, between which programs allocate and free. Bytes above the ledger's peak are
+/// charged at once.
 const STEADY: usize = 8;
-/// Between the request to end and the end by force.
+/// Time between the request to end and the forced end.
 pub const TERM_GRACE: Duration = Duration::from_secs(10);
 
-/// How over-use is dealt with.
+/// How over-use is handled.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rules {
     /// End the offending process after the grace time; else only warn.
     pub stop: bool,
-    /// Time between the warning and the end.
+    /// Time between the warning and the request to end.
     pub grace: Duration,
-    /// Bytes that each process may use above what it may have: what a driver takes before it is charged.
+    /// Bytes that each process may use above its allowance: the driver takes some before they are charged.
     pub tolerance: Bytes,
-    /// Percent of the GPU's time that a process, or a claim's processes together, may get beyond what is counted.
+    /// Tolerated GPU time beyond what is counted, in percent of the GPU's time, for a process or for all of a claim's
+    /// processes together.
     pub time: f64,
 }
 
-/// What a claim is held to on one GPU.
+/// A claim's limit on one GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hold {
-    /// The members' proxy counts, and lets them have this much.
+    /// The members' proxy enforces this cap.
     Cap(Bytes),
-    /// Its launches are not counted (a process that was adopted while it ran): this much it may have.
+    /// A limit without a proxy, for a process that was adopted while it ran.
     Most(Bytes),
     /// The claim holds no part of this GPU.
     Nothing,
 }
 
-/// A process of a claim on one GPU, by the driver's word. `P` names a process for good.
+/// A process of a claim on one GPU, as the driver reports it. `P` identifies a process uniquely.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Seen<P> {
     /// The process.
     pub process: P,
-    /// Bytes; `None` where the driver does not say.
+    /// Bytes; `None` if the driver does not report them.
     pub bytes: Option<Bytes>,
     /// Its charge in the ledger; `None` if it never registered.
     pub charge: Option<Bytes>,
-    /// Percent of the GPU's time; `None` where the driver does not say.
+    /// Percent of the GPU's time; `None` if the driver does not report it.
     pub busy: Option<f64>,
-    /// Percent of the GPU's time that its proxy counted in the same time: 0 for a process that never registered
-    /// or never launched, `None` where the proxy cannot say.
+    /// Percent of the GPU's time that its proxy counted meanwhile: 0 for a process that never registered or never
+    /// launched, `None` if the proxy does not know.
     pub counted: Option<f64>,
 }
 
@@ -67,15 +68,15 @@ pub struct Look<P> {
     pub claim: ClaimId,
     /// Index of the GPU.
     pub gpu: usize,
-    /// What it is held to there.
+    /// Its limit there.
     pub hold: Hold,
-    /// The highest that its ledger was so far.
+    /// The highest value of its ledger so far.
     pub peak: Bytes,
-    /// What a context costs there.
+    /// Bytes of one context there.
     pub overhead: Bytes,
-    /// That is a guess: nobody has measured it for the way in which the claim has the GPU.
+    /// `overhead` is a guess: no one has measured it for this claim's sharing mode.
     pub guessed: bool,
-    /// Claims take turns there: what the driver's samples of a member say is a matter of when they were taken.
+    /// Claims take turns there, so samples of a member depend on when they were taken.
     pub turns: bool,
     /// Its processes there.
     pub seen: Vec<Seen<P>>,
@@ -98,19 +99,19 @@ pub enum Kind {
     NotGranted,
 }
 
-/// What is wrong, and who does it.
+/// What is wrong, and which process is responsible.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Finding<P> {
-    /// What.
+    /// What is wrong.
     pub kind: Kind,
-    /// The process that does most of it.
+    /// The process with the largest part.
     pub process: P,
 }
 
 /// What the service must do.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Act<P> {
-    /// Refuse growth, and warn: the claim is in over-use from now on.
+    /// Refuse growth and warn: the claim is now in over-use.
     Warn {
         /// The claim.
         claim: ClaimId,
@@ -119,7 +120,7 @@ pub enum Act<P> {
         /// What was found.
         finding: Finding<P>,
     },
-    /// End a process: asked first, later by force.
+    /// End a process: first by request, later by force.
     Stop {
         /// The claim.
         claim: ClaimId,
@@ -127,10 +128,10 @@ pub enum Act<P> {
         gpu: usize,
         /// What was found.
         finding: Finding<P>,
-        /// It did not end when it was asked.
+        /// It did not end on request.
         force: bool,
     },
-    /// A member that has a context and nothing else shows that one costs so much, at two looks.
+    /// Two looks at a member that has only a context agree on the bytes of a context.
     Context {
         /// The claim.
         claim: ClaimId,
@@ -139,7 +140,7 @@ pub enum Act<P> {
         /// Bytes.
         bytes: Bytes,
     },
-    /// The over-use is over: the claim may grow again.
+    /// The over-use has ended: the claim may grow again.
     Cured {
         /// The claim.
         claim: ClaimId,
@@ -154,15 +155,15 @@ struct Case<P> {
     finding: Finding<P>,
     looks: u32,
     clean: u32,
-    /// Since when it is over-use.
+    /// Start of the over-use.
     since: Option<Now>,
     /// Processes that were asked to end, and when.
     asked: BTreeMap<P, Now>,
     forced: BTreeSet<P>,
 }
 
-/// What the driver showed of a member beyond its ledger at the last looks, its charge at the last one, and what it showed
-/// then of one that has a context and nothing else.
+/// For one member: bytes that the driver showed beyond its ledger at the last looks, its charge at the last one, and
+/// the bytes it showed there if it had only a context.
 #[derive(Clone, Copy, Debug)]
 struct Beyond {
     charge: Bytes,
@@ -175,7 +176,7 @@ struct Beyond {
 pub struct Reconcile<P> {
     cases: BTreeMap<(ClaimId, usize), Case<P>>,
     beyond: BTreeMap<(ClaimId, usize), BTreeMap<P, Beyond>>,
-    /// What the driver showed of all members beyond the highest that their ledger ever was.
+    /// Bytes that the driver showed of all members beyond their ledger's peak.
     above_peak: BTreeMap<(ClaimId, usize), Bytes>,
 }
 
@@ -190,8 +191,8 @@ impl<P> Default for Reconcile<P> {
 }
 
 impl<P: Copy + Ord> Reconcile<P> {
-    /// Takes one look at all claims. A claim and GPU that is not among the looks is one of which nothing is known
-    /// now: nothing is held against it, and nothing that was is forgotten.
+    /// Takes one look at all claims. For a claim and GPU that is not among the looks nothing is known now: no case is
+    /// opened or closed.
     pub fn step(&mut self, now: Now, rules: &Rules, looks: &[Look<P>]) -> Vec<Act<P>> {
         let mut acts = Vec::new();
         for look in looks {
@@ -238,8 +239,8 @@ impl<P: Copy + Ord> Reconcile<P> {
         acts
     }
 
-    /// Notes what the driver shows of each member beyond its ledger. A member of unknown size keeps what it had. Gives the
-    /// least that one showed twice that has a context and nothing else.
+    /// Records the bytes that the driver shows of each member beyond its ledger. A member of unknown size keeps its
+    /// previous value. Returns the smallest size that a member with only a context showed twice.
     fn measure(&mut self, key: (ClaimId, usize), look: &Look<P>) -> Option<Bytes> {
         let members = look.seen.iter().filter(|s| s.charge.is_some());
         let used = members.filter_map(|s| s.bytes);
@@ -268,14 +269,14 @@ impl<P: Copy + Ord> Reconcile<P> {
             Some((s.process, member))
         };
         let members: BTreeMap<P, Beyond> = look.seen.iter().filter_map(note).collect();
-        // One that has none any more stays for a look: its cap is raised again.
+        // An emptied entry stays for one more look, so that its cap is raised again.
         if !members.is_empty() || !before.is_empty() {
             self.beyond.insert(key, members);
         }
         least
     }
 
-    /// Bytes that a claim's members use on a GPU beyond what the ledger can have: to be charged to the claim.
+    /// Bytes that a claim's members use on a GPU outside the ledger, to be charged to the claim.
     #[must_use]
     pub fn driver_bytes(&self, claim: ClaimId, gpu: usize) -> Bytes {
         let members = self.beyond.get(&(claim, gpu)).into_iter().flatten();
@@ -286,7 +287,7 @@ impl<P: Copy + Ord> Reconcile<P> {
         steady.max(above.unwrap_or_default())
     }
 
-    /// Claims and GPUs whose caps are below their limits: in over-use, or with bytes of the driver's.
+    /// Claims and GPUs whose caps are below their limits: in over-use, or with driver bytes.
     #[must_use]
     pub fn held_down(&self) -> BTreeSet<(ClaimId, usize)> {
         let over = self.all().map(|(id, gpu, ..)| (id, gpu));
@@ -303,7 +304,7 @@ impl<P: Copy + Ord> Reconcile<P> {
         self.above_peak.retain(|(id, _), _| *id != claim);
     }
 
-    /// What is held against a claim on a GPU, once it counts: since when, and what.
+    /// A claim's over-use on a GPU, once it counts: start and finding.
     #[must_use]
     pub fn over(&self, claim: ClaimId, gpu: usize) -> Option<(Now, Finding<P>)> {
         let case = self.cases.get(&(claim, gpu))?;
@@ -364,7 +365,7 @@ impl<P: Copy + Ord> Case<P> {
     }
 }
 
-/// What is wrong with a claim on a GPU, the worst first: a GPU that is not its own, memory, time.
+/// The worst problem of a claim on a GPU, in this order: a GPU that it does not hold, memory, time.
 fn judge<P: Copy + Ord>(look: &Look<P>, rules: &Rules) -> Option<Finding<P>> {
     let found = |kind, process| Some(Finding { kind, process });
     let bytes = |s: &&Seen<P>| s.bytes.unwrap_or_default();
@@ -386,7 +387,7 @@ fn judge<P: Copy + Ord>(look: &Look<P>, rules: &Rules) -> Option<Finding<P>> {
             return found(Kind::NotGranted, most.process);
         }
         Hold::Most(most) => most_of(all, most),
-        // Room that members leave is nobody's who did not register.
+        // Unregistered processes may not use room that members leave.
         Hold::Cap(cap) => {
             let (strangers, members): (Vec<_>, Vec<_>) =
                 all.into_iter().partition(|s| s.charge.is_none());
@@ -397,15 +398,15 @@ fn judge<P: Copy + Ord>(look: &Look<P>, rules: &Rules) -> Option<Finding<P>> {
     if let Some((excess, process)) = memory {
         return found(Kind::Memory { excess }, process);
     }
-    // A process adopted while it ran has nobody that counts its time.
+    // No proxy counts the time of a process that was adopted while it ran.
     if matches!(look.hold, Hold::Most(_)) {
         return None;
     }
     time(look, rules)
 }
 
-/// GPU time beyond what is counted: of one process, or of all together. What one counts too much hides nothing of
-/// another's.
+/// GPU time beyond what is counted, of one process or of all together. A process that counts too much does not offset
+/// another.
 fn time<P: Copy + Ord>(look: &Look<P>, rules: &Rules) -> Option<Finding<P>> {
     let above = |s: &Seen<P>| Some((s.busy? - s.counted?, s.process));
     let told = |s: &&Seen<P>| s.charge.is_none() || !look.turns;

@@ -1,8 +1,7 @@
-//! Changing the size of a claim that is held: what it would hold then, whether that fits, and why not.
+//! Resizing a held claim: what it would hold, whether that fits, and if not, why.
 //!
-//! Shrinking is never in anybody's way. It is refused only where it would put the limit below what is
-//! charged already, so that no member is ever over its cap. Growing needs room that nobody else holds,
-//! borrows or waits for.
+//! Shrinking needs no room. It is refused only if the new limit would be below the memory already charged, so that no
+//! process is ever above its limit. Growing needs room that nobody else holds, borrows or waits for.
 
 use std::fmt;
 
@@ -10,105 +9,105 @@ use crate::claim::{ClaimId, RequestError};
 use crate::ledger::{Admission, GRANULARITY, Ledger, Slice};
 use crate::units::{Bytes, Share};
 
-/// What changes; what is `None` stays.
+/// The requested changes; `None` leaves a size unchanged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Change {
-    /// Part of each GPU, memory and SMs alike; for a claim of several whole GPUs their number, unchanged.
+    /// Part of each GPU, for memory and SMs; for a claim of several whole GPUs their number, which cannot change.
     pub share: Option<Share>,
-    /// Number of GPUs of each of which `share` is meant; it must be the number that the claim has.
+    /// Number of GPUs that `share` applies to; it must be the number that the claim has.
     pub count: Option<u32>,
-    /// Guaranteed bytes on each GPU.
+    /// Guaranteed memory on each GPU.
     pub mem: Option<Bytes>,
-    /// Most bytes on each GPU.
+    /// Memory limit on each GPU.
     pub mem_limit: Option<Bytes>,
     /// Guaranteed SMs of each GPU.
     pub sm: Option<Share>,
-    /// Most SMs of each GPU.
+    /// SM limit on each GPU.
     pub sm_limit: Option<Share>,
 }
 
 impl Change {
-    /// Whether nothing is asked.
+    /// Whether nothing changes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 }
 
-/// Why a claim cannot have the size that its owner wants.
+/// Why a claim cannot have the size that its owner asks for.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ResizeError {
-    /// The claim is not held (any more).
+    /// The claim is not held, or no longer.
     #[error("{id} holds nothing that could be resized")]
     NotHeld {
         /// The claim.
         id: ClaimId,
     },
-    /// It is on its way to other GPUs, to the host or back.
+    /// The claim is moving between GPUs, or to or from the host.
     #[error("{id} is being moved")]
     OnItsWay {
         /// The claim.
         id: ClaimId,
     },
-    /// A later wish took the place of this one.
+    /// A later resize replaced this one.
     #[error("a later resize of {id} replaced this one")]
     Replaced {
         /// The claim.
         id: ClaimId,
     },
-    /// The sizes do not go together.
+    /// The sizes contradict each other.
     #[error(transparent)]
     Sizes(#[from] RequestError),
-    /// Another number of GPUs.
+    /// The number of GPUs cannot change.
     #[error("{id} holds parts of {held} GPUs; a resize changes the part of each, not their number")]
     Count {
         /// The claim.
         id: ClaimId,
-        /// GPUs that it holds.
+        /// GPUs that the claim has.
         held: usize,
     },
-    /// A user, group or project that it counts for may not hold more.
+    /// A user, group or project that it counts for would exceed its maximum.
     #[error("{0}")]
     Quota(crate::quota::Over),
-    /// A GPU does not answer, so nothing on it can grow.
+    /// The GPU does not respond, so nothing on it can grow.
     #[error("GPU {gpu} does not answer, so nothing on it can grow")]
     NoAnswer {
         /// Index of the GPU.
         gpu: usize,
     },
-    /// Another scheduler decides about the GPU.
+    /// Another scheduler manages the GPU.
     #[error("another scheduler decides about GPU {gpu}, and about the size of what runs there")]
     Foreign {
         /// Index of the GPU.
         gpu: usize,
     },
-    /// More than the GPU could ever give.
+    /// More than the GPU can ever provide.
     #[error("wants {wanted} on GPU {gpu}; claims can use at most {largest} there")]
     TooBig {
-        /// Asked bytes.
+        /// Requested memory.
         wanted: Bytes,
-        /// Bytes that claims can divide.
+        /// Memory that claims can divide.
         largest: Bytes,
         /// Index of the GPU.
         gpu: usize,
     },
-    /// The new limit is below what the claim has.
+    /// The new limit is below the memory in use.
     #[error("its programs have {charge} on GPU {gpu}, which is more than the new limit of {limit}")]
     BelowCharge {
-        /// Bytes charged.
+        /// Memory in use.
         charge: Bytes,
-        /// Most bytes it would be let have.
+        /// The new limit.
         limit: Bytes,
         /// Index of the GPU.
         gpu: usize,
     },
-    /// Others hold what it would need.
+    /// Other claims hold the room that it needs.
     #[error("{0}")]
     NoRoom(NoRoom),
-    /// A claim that waits for the GPU came first.
+    /// A claim has been waiting for the GPU for longer.
     #[error("{ahead} waits for GPU {gpu} and came first")]
     Behind {
-        /// The claim that waits.
+        /// The waiting claim.
         ahead: ClaimId,
         /// Index of the GPU.
         gpu: usize,
@@ -116,7 +115,7 @@ pub enum ResizeError {
 }
 
 impl ResizeError {
-    /// Whether the same wish may be met later.
+    /// Whether the same resize may succeed later.
     #[must_use]
     pub fn for_now(&self) -> bool {
         matches!(
@@ -129,7 +128,7 @@ impl ResizeError {
         )
     }
 
-    /// The claims that stand in the way.
+    /// The claims that hold the missing room.
     #[must_use]
     pub fn holders(&self) -> &[ClaimId] {
         match self {
@@ -139,7 +138,7 @@ impl ResizeError {
         }
     }
 
-    /// What would fit now, of what was asked.
+    /// The largest part of the change that fits now.
     #[must_use]
     pub fn would_fit(&self) -> Option<&Change> {
         match self {
@@ -149,34 +148,34 @@ impl ResizeError {
     }
 }
 
-/// The inequality that keeps a claim from growing.
+/// What prevents a claim from growing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NoRoom {
     /// Index of the GPU.
     pub gpu: usize,
-    /// What is short.
+    /// The missing resource.
     pub short: Short,
-    /// The other claims that hold parts of it.
+    /// The other claims that hold parts of the GPU.
     pub holders: Vec<ClaimId>,
-    /// What would fit now, of what was asked; `None` if not even a little more.
+    /// The largest part of the change that fits now; `None` if it cannot grow at all.
     pub would_fit: Option<Change>,
 }
 
-/// What is short.
+/// The missing resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Short {
     /// Memory.
     Memory {
-        /// Asked bytes.
+        /// Requested memory.
         wanted: Bytes,
-        /// Bytes that the claim could be guaranteed there, its own included.
+        /// The most that could be guaranteed to the claim there, including what it has.
         most: Bytes,
     },
     /// SMs.
     Sms {
-        /// Asked SMs.
+        /// Requested SMs.
         wanted: Share,
-        /// SMs that the claim could be guaranteed there, its own included.
+        /// The most that could be guaranteed to the claim there, including what it has.
         most: Share,
     },
 }
@@ -202,7 +201,7 @@ impl fmt::Display for NoRoom {
 /// What a claim would hold after a change.
 ///
 /// # Errors
-/// When the sizes do not go together, or could never be.
+/// When the sizes contradict each other, or are impossible on this machine.
 pub fn target(ledger: &Ledger, id: ClaimId, change: &Change) -> Result<Vec<Slice>, ResizeError> {
     let held = ledger.slices(id).ok_or(ResizeError::NotHeld { id })?;
     let share = match change.share {
@@ -271,9 +270,9 @@ fn slice(
             }
             .into());
         }
-        // What is above the GPU limits nothing.
+        // A limit above the GPU's memory has no effect.
         Some(limit) => capacity.map_or(limit, |most| limit.min(most.max(mem))),
-        // A limit that was the request stays the request.
+        // A limit that equalled the request follows it.
         None if old.mem_limit == old.mem => mem,
         None => old.mem_limit.max(mem),
     };
@@ -303,17 +302,17 @@ fn slice(
     })
 }
 
-/// Whether a slice gets more guaranteed than it has.
+/// Whether the new slice guarantees more than the old one.
 #[must_use]
 pub fn grows(old: &Slice, new: &Slice) -> bool {
     new.mem > old.mem || new.sm > old.sm
 }
 
-/// Why a claim cannot hold `new` now, if so. `ahead` says who waits for a GPU and came before. The charges
-/// must be upper bounds, as after a freeze.
+/// Whether a claim can hold `new` now. `ahead` returns the claim that is waiting for a GPU and came first, if any. The
+/// charges must be upper bounds, as after a freeze.
 ///
 /// # Errors
-/// The first inequality that fails.
+/// The first condition that fails.
 pub fn check(
     ledger: &Ledger,
     id: ClaimId,
@@ -375,14 +374,14 @@ pub fn check(
     }))
 }
 
-/// Bytes and SMs that a claim could be guaranteed on a GPU now, its own included.
+/// Memory and SMs that could be guaranteed to a claim on a GPU now, including what it has.
 fn room(ledger: &Ledger, id: ClaimId, gpu: usize) -> (Bytes, Share) {
     let mut without = ledger.clone();
     without.remove(id);
     (without.mem_free(gpu), without.sm_free(gpu))
 }
 
-/// The most that would fit now, in the words of what was asked; `None` if that is no more than it has.
+/// The largest part of the change that fits now; `None` if that is no more than the claim has.
 fn would_fit(ledger: &Ledger, id: ClaimId, held: &[Slice], change: &Change) -> Option<Change> {
     let rooms: Vec<(Bytes, Share)> = held.iter().map(|s| room(ledger, id, s.gpu)).collect();
     let mem = rooms

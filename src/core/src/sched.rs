@@ -1,4 +1,4 @@
-//! What the machine decides with: who is guaranteed how much ([`fair`]), and where claims go ([`solve`]).
+//! Decisions of the machine: what each party is guaranteed ([`fair`]), and where claims go ([`solve`]).
 
 pub mod fair;
 pub mod solve;

@@ -1,4 +1,4 @@
-//! Sizes of claims as people write them: `0.5` of a GPU, `2` GPUs, `2x0.5` (half of each of two).
+//! Sizes of claims as users write them: `0.5` of a GPU, `2` GPUs, `2x0.5` (half of each of two GPUs).
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,7 +6,7 @@ use std::str::FromStr;
 use crate::claim::RequestError;
 use crate::units::{Share, UnitError};
 
-/// How many GPUs, and what part of each.
+/// Number of GPUs, and the part of each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Size {
     /// GPUs.
@@ -19,10 +19,10 @@ pub struct Size {
 const MOST: u32 = 64;
 
 impl Size {
-    /// From thousandths as one number says them: a part of one GPU, or whole GPUs.
+    /// From thousandths: a part of one GPU, or a number of whole GPUs.
     ///
     /// # Errors
-    /// When it is above one and not whole.
+    /// When the share is above 1 and not whole.
     pub fn from_share(share: Share) -> Result<Self, RequestError> {
         if share <= Share::ONE {
             return Ok(Self {
@@ -39,7 +39,7 @@ impl Size {
         })
     }
 
-    /// As one number, where one says it: not for parts of several GPUs.
+    /// As one number; `None` for parts of several GPUs.
     #[must_use]
     pub fn as_share(self) -> Option<Share> {
         match (self.gpus, self.each) {

@@ -1,5 +1,4 @@
-//! Units that cross public functions: bytes of device memory and shares of a GPU, parsed and
-//! printed in this one place.
+//! Bytes of device memory and shares of a GPU: their types, parsing and printing.
 
 use std::fmt;
 use std::str::FromStr;
@@ -39,13 +38,13 @@ impl Bytes {
         self.0 as f64 / Self::GIB as f64
     }
 
-    /// Difference that stops at zero: a ledger never wraps.
+    /// Difference, at least 0: a ledger never wraps.
     #[must_use]
     pub const fn saturating_sub(self, other: Self) -> Self {
         Self(self.0.saturating_sub(other.0))
     }
 
-    /// Sum that stops at the largest value.
+    /// Sum, at most the largest value.
     #[must_use]
     pub const fn saturating_add(self, other: Self) -> Self {
         Self(self.0.saturating_add(other.0))
@@ -64,7 +63,7 @@ impl Bytes {
     #[must_use]
     pub fn times(self, share: Share) -> Self {
         let milli = share.milli();
-        // Wide division is slow, and sizes of GPUs need none.
+        // 128-bit division is slow, and sizes of GPUs do not need it.
         if let Some(product) = self.0.checked_mul(u64::from(milli)) {
             return Self(product / 1000);
         }
@@ -138,7 +137,7 @@ impl FromStr for Bytes {
     }
 }
 
-/// A part of a GPU in thousandths: 1000 is one whole GPU. Integers, so that two halves are one.
+/// A part of a GPU in thousandths: 1000 is one whole GPU. Integers, so that two halves make exactly one.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -174,19 +173,19 @@ impl Share {
         f64::from(self.0) / 10.0
     }
 
-    /// As one would type it: `0.2`, `0.25`, `1`.
+    /// As a user types it: `0.2`, `0.25`, `1`.
     #[must_use]
     pub fn short(self) -> String {
         self.as_f64().to_string()
     }
 
-    /// Difference that stops at zero.
+    /// Difference, at least 0.
     #[must_use]
     pub const fn saturating_sub(self, other: Self) -> Self {
         Self(self.0.saturating_sub(other.0))
     }
 
-    /// Sum that stops at the largest value.
+    /// Sum, at most the largest value.
     #[must_use]
     pub const fn saturating_add(self, other: Self) -> Self {
         Self(self.0.saturating_add(other.0))

@@ -23,7 +23,7 @@ fn counted(active: f64, occupancy: f64) -> Option<Counters> {
     })
 }
 
-/// A process that was busy for this part of a second, on so many SMs with 32 warps on each.
+/// A process that was busy for `busy` seconds of a second, on `sms` SMs with 32 warps each.
 fn grown(busy: f64, sms: f64) -> Option<Grown> {
     let ns = SECOND as f64 * busy;
     Some(Grown {
@@ -80,7 +80,7 @@ fn the_gpus_own_figure_is_divided_where_nobody_else_is_there() {
     assert!(near(division.parts[0].sm_active, 0.18), "{division:?}");
     assert!(near(division.parts[1].sm_active, 0.24));
     assert!(near(division.sm_unattributed, 0.0));
-    // Twice what the claims explain: half of it is nobody's.
+    // Twice what the claims explain: half of it stays unattributed.
     let interval = Interval {
         counters: counted(0.7, 0.35),
         ..interval
@@ -102,10 +102,10 @@ fn alone_a_claim_has_the_gpus_own_figure() {
     let division = attribute(&interval, &[work(&[grown(0.9, 90.0)])]);
     assert!(near(division.parts[0].sm_active, 0.3) && division.parts[0].measured);
     assert_eq!(division.sm_unattributed, None);
-    // Also where its processes cannot be counted.
+    // The same if its processes cannot be counted.
     let division = attribute(&interval, &[work(&[None])]);
     assert!(near(division.parts[0].sm_occupancy, 0.1) && division.parts[0].measured);
-    // Not beside a stranger: then the rest may be the stranger's.
+    // Not with programs outside claims: they may have caused the rest.
     let beside = Interval {
         outsiders: true,
         ..interval
@@ -132,17 +132,17 @@ fn what_is_not_counted_has_no_figure() {
     });
     let division = attribute(&interval(), &[work(&[incomplete])]);
     assert_eq!(division.parts[0].sm_active, None);
-    // A claim that does nothing is known to do nothing.
+    // A claim without processes has a figure: zero.
     let division = attribute(&interval(), &[work(&[])]);
     assert!(near(division.parts[0].sm_active, 0.0));
 }
 
 #[test]
 fn nobody_has_more_than_there_is() {
-    // Two processes that are busy all the time and take turns have half of it each.
+    // Two busy processes that take turns have half of the time each.
     let claims = [work(&[grown(1.0, 60.0), grown(1.0, 60.0)])];
     let mut together = Together::default();
-    // Work that is told early is not cut off at once, and in the long run nothing is won by it.
+    // Work reported early is not cut off at once, but gains nothing in the long run.
     let crowds: Vec<f64> = (0..5).map(|_| together.crowd(SECOND, &claims)).collect();
     assert!((crowds[0] - 2.0 / 1.1).abs() < 1e-9, "{crowds:?}");
     let exact = |crowd: &f64| (crowd - 2.0).abs() < 1e-9;
@@ -154,7 +154,7 @@ fn nobody_has_more_than_there_is() {
     let both = attribute(&crowded, &claims);
     assert!(near(both.parts[0].sm_active, 0.6), "{both:?}");
     assert!(near(both.parts[0].time_got, 1.0));
-    // Side by side they fill the GPU.
+    // With MPS they run concurrently and fill the GPU.
     let beside = Interval {
         side_by_side: true,
         ..interval()
@@ -168,7 +168,7 @@ fn nobody_has_more_than_there_is() {
     small.most = Some(0.25);
     let alone = attribute(&beside, &[small, work(&[])]);
     assert!(near(alone.parts[0].sm_active, 0.25), "{alone:?}");
-    // Four streams of a process at once.
+    // Four concurrent streams of one process.
     let streams = attribute(&interval(), &[work(&[grown(4.0, 60.0)])]);
     assert!(near(streams.parts[0].sm_active, 1.0), "{streams:?}");
     assert!(near(streams.parts[0].time_got, 1.0));
@@ -198,7 +198,7 @@ fn a_long_kernel_counts_while_it_runs() {
             warps: 80.0,
         })
     };
-    // Three seconds long, looked at every second; the end is seen after 4.1.
+    // A kernel of three seconds, polled every second; its end is seen after 4.1 s.
     let mut total = 0.0;
     for (at, reading) in [
         (SECOND, said(0, running(None))),
@@ -214,7 +214,7 @@ fn a_long_kernel_counts_while_it_runs() {
         total += grown.times.busy_ns;
     }
     assert!((total - 3.1 * SECOND as f64).abs() < 1.0, "{total}");
-    // Expected too long: nothing is taken back, and nothing is counted twice.
+    // The expectation was too long: nothing is subtracted, and nothing is counted twice.
     let mut meter = Meter::default();
     meter.read(SECOND, 0, &said(0, running(Some(2 * SECOND))));
     let ahead = meter.read(3 * SECOND, 0, &said(0, running(Some(2 * SECOND))));

@@ -1,9 +1,9 @@
-//! What the slices on each GPU add up to: asked for far more often than it changes.
+//! Totals of the slices on each GPU, cached: they are read far more often than they change.
 
 use super::Slice;
 use crate::units::{Bytes, Share};
 
-/// By GPU. Wide enough that no sum of what is held overflows.
+/// By GPU. Wide enough that no sum overflows.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Sums(Vec<Sum>);
 
@@ -20,7 +20,6 @@ fn bytes(sum: u128) -> Bytes {
 }
 
 impl Sums {
-    /// Slices come.
     pub(super) fn add(&mut self, slices: &[Slice]) {
         for slice in slices {
             if self.0.len() <= slice.gpu {
@@ -34,7 +33,7 @@ impl Sums {
         }
     }
 
-    /// Slices that came before go, as they were.
+    /// Removes slices, with the values with which they were added.
     pub(super) fn take(&mut self, slices: Option<&[Slice]>) {
         for slice in slices.unwrap_or_default() {
             let sum = &mut self.0[slice.gpu];
@@ -45,7 +44,7 @@ impl Sums {
         }
     }
 
-    /// What one slice borrows has changed.
+    /// Updates what one slice borrows.
     pub(super) fn lend(&mut self, gpu: usize, before: Bytes, now: Bytes) {
         let sum = &mut self.0[gpu];
         sum.borrowed = sum.borrowed - u128::from(before.0) + u128::from(now.0);
@@ -55,23 +54,22 @@ impl Sums {
         self.0.get(gpu).copied().unwrap_or_default()
     }
 
-    /// How many slices.
     pub(super) fn slices(&self, gpu: usize) -> u32 {
         self.of(gpu).slices
     }
 
-    /// Bytes that were asked for.
+    /// Bytes requested.
     pub(super) fn mem(&self, gpu: usize) -> Bytes {
         bytes(self.of(gpu).mem)
     }
 
-    /// The same, and what is used above that.
+    /// Bytes requested, and used above that.
     pub(super) fn taken(&self, gpu: usize) -> Bytes {
         let sum = self.of(gpu);
         bytes(sum.mem + sum.borrowed)
     }
 
-    /// SMs that were asked for.
+    /// SMs requested.
     pub(super) fn sm(&self, gpu: usize) -> Share {
         Share::from_milli(u32::try_from(self.of(gpu).sm).unwrap_or(u32::MAX))
     }

@@ -62,7 +62,7 @@ fn memory_alone_brings_as_large_a_part_of_the_sms() {
     assert_eq!(sm(&ledger, &alone, 0), 100, "a limit holds");
     (alone.sm, alone.sm_limit) = (Some(Share::ZERO), Share::ONE);
     assert_eq!(sm(&ledger, &alone, 0), 0, "what was said holds");
-    // Those who share the memory share the SMs.
+    // Claims that fit by memory fit by SMs.
     (alone.mem, alone.sm) = (Some(Bytes::gib(8)), None);
     for id in 1..=3 {
         let slice = ledger.fit(&alone, 0).unwrap();

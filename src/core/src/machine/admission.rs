@@ -1,5 +1,6 @@
-//! GPUs about which not the queue decides, and claims that are only counted: outside the books, and nothing is ever done
-//! to them. What they really use is told with the facts, as of programs without a claim, and is offered to nobody.
+//! GPUs that the queue does not decide about, and claims that are only counted. These are outside the ledger, and no
+//! lever is used on them. Their real use comes with the facts, like that of programs without a claim, and is offered to
+//! no other claim.
 
 use std::cmp::Reverse;
 use std::time::Duration;
@@ -12,11 +13,11 @@ use crate::place;
 use crate::reason::Reason;
 use crate::resize::ResizeError;
 
-/// A program has taken its memory by then.
+/// By then a program has allocated its memory.
 const SETTLES: Duration = Duration::from_secs(60);
 
 impl Machine {
-    /// Handles an event of a claim that is, or is from now on, only counted; false if it is none. No decision follows.
+    /// Handles an event of a claim that is only counted, or becomes so; false for other events. No decision follows.
     pub(super) fn is_outside_the_books(
         &mut self,
         now: Now,
@@ -47,7 +48,7 @@ impl Machine {
         true
     }
 
-    /// Enters a claim outside the books.
+    /// Enters a claim outside the ledger.
     pub(super) fn count(&mut self, id: ClaimId, claim: Claim, slices: Vec<Slice>) -> Action {
         self.claims.enter(id, claim, Phase::Counted(slices.clone()));
         Action::Grant {
@@ -58,8 +59,8 @@ impl Machine {
         }
     }
 
-    /// The GPUs that a claim gets where everybody is let in: those with most memory left, of one model if there are enough.
-    /// None where the queue decides, or another scheduler, or it waits in the queue already.
+    /// The GPUs that a claim gets if they admit every claim: those with the most memory left, of one model if possible.
+    /// `None` if the queue or another scheduler decides, or if the claim is queued already.
     fn let_in(&self, id: ClaimId, request: &Request) -> Option<Vec<usize>> {
         if (self.ledger.all_queued() && !request.counted) || self.queue.iter().any(|w| w.id() == id)
         {
@@ -87,7 +88,7 @@ impl Machine {
         found.filter(|of| !of.is_empty())
     }
 
-    /// Whether the GPUs that are open to a claim let in everybody.
+    /// Whether the GPUs that are open to a claim admit every claim.
     pub(super) fn lets_in(&self, request: &Request) -> bool {
         let passes = |g| self.ledger.admission(g) == Admission::Pass;
         !self.ledger.all_queued()
@@ -96,8 +97,8 @@ impl Machine {
                 .is_some_and(passes)
     }
 
-    /// Where a claim that waits is let in there: one after the other, as far as memory really is free. What was let in a
-    /// moment ago has not taken its memory yet.
+    /// Where a queued claim is admitted there: one by one, as far as memory is really free. Claims that were admitted a
+    /// moment ago have not allocated theirs yet.
     pub(super) fn let_in_of_queue(&self, now: Now, request: &Request) -> Option<Vec<Slice>> {
         let mut used = self.ledger.in_use();
         for (id, claim) in self.claims.iter() {
@@ -149,7 +150,8 @@ impl Machine {
         true
     }
 
-    /// Enters a claim to which another scheduler has given these GPUs. Its word is taken: the books may say more than there is.
+    /// Enters a claim to which another scheduler has given these GPUs. Its word counts: the ledger may hold more than
+    /// exists.
     pub(super) fn on_behalf(
         &mut self,
         now: Now,
@@ -238,11 +240,11 @@ mod tests {
         }
         let free = Bytes::gib(24);
         assert_eq!(w.machine.ledger().mem_free(0), free);
-        // Also where all memory is used.
+        // Even if all memory is used.
         used_outside(&mut w, 0, 24);
         w.submit(9, 500);
         assert_eq!(counted_on(&w, 9), Some(0));
-        // What they really use is offered to nobody, and they stay what they are.
+        // Their real use is offered to no other claim, and they stay only counted.
         used_outside(&mut w, 0, 18);
         admit(&mut w, 0, Admission::Queue);
         let mut large = request(500, &[]);
@@ -288,7 +290,7 @@ mod tests {
         w.used.insert((ClaimId(3), 0), Bytes::gib(6));
         w.log.clear();
         admit(&mut w, 0, Admission::Pass);
-        // Of 10 GiB that are free the first two need more, and the third has room; it has not taken it yet.
+        // 10 GiB are free: the first two claims need more, and the third fits. It has not allocated them yet.
         assert_eq!(
             [2, 4, 5].map(|id| counted_on(&w, id)),
             [None, None, Some(0)]
@@ -301,7 +303,7 @@ mod tests {
         w.send(Event::Tick);
         assert_eq!(counted_on(&w, 2), None, "the sixth may take all");
         w.now += SETTLES;
-        // By the books all of it is promised.
+        // In the ledger all of it is promised.
         w.over.push(0);
         used_outside(&mut w, 0, 6);
         assert_eq!([2, 4].map(|id| counted_on(&w, id)), [Some(0), None]);
@@ -335,7 +337,7 @@ mod tests {
         assert!(w.machine.reason(ClaimId(2)).is_some());
         admit(&mut w, 0, Admission::Foreign);
         assert_eq!(w.machine.reason(ClaimId(2)), Some(&Reason::Foreign));
-        // More than there is.
+        // More than exists.
         let on = |id, gpus: &[usize]| Event::OnBehalf {
             id: ClaimId(id),
             request: request(1000, &[]),
@@ -363,7 +365,7 @@ mod tests {
                 ..
             }
         )));
-        // What is booked there changes no plan elsewhere.
+        // Bookings there change no plan elsewhere.
         w.submit(6, 1000);
         assert_eq!(w.granted(6), Some(vec![1]));
         for id in [1, 3] {

@@ -1,4 +1,4 @@
-//! A process that runs outside claims becomes one: what it holds already is no reason against it.
+//! Turns a process outside claims into a claim. What it holds already does not count against it.
 
 use super::claims::Claim;
 use super::{Action, Machine, Now};
@@ -8,7 +8,6 @@ use crate::place;
 use crate::reason;
 use crate::units::Bytes;
 
-/// A process that is to become a claim.
 #[derive(Clone, Debug)]
 pub(super) struct Adopting {
     pub(super) id: ClaimId,
@@ -17,7 +16,7 @@ pub(super) struct Adopting {
 }
 
 impl Adopting {
-    /// The ledger as it is without what the process holds outside claims.
+    /// The ledger without the process's memory outside claims.
     fn without(&self, ledger: &Ledger) -> Ledger {
         let mut ledger = ledger.clone();
         let less = |(gpu, facts): (usize, &GpuFacts)| {
@@ -33,7 +32,7 @@ impl Adopting {
         ledger
     }
 
-    /// Whether it asks for more than it holds anywhere.
+    /// Whether it asks for more than it holds on any GPU.
     fn grows(&self, ledger: &Ledger) -> bool {
         let wanted = |gpu: usize| {
             let of = ledger.gpus().get(gpu).and_then(GpuFacts::allocatable);
@@ -45,7 +44,7 @@ impl Adopting {
             })
     }
 
-    /// What it has, where it is, whatever others are promised there; none of one that asks for more.
+    /// Its place where it runs, whatever is promised to others there; none if it asks for more than it holds.
     fn where_it_is(&self, ledger: &Ledger) -> Option<Vec<Slice>> {
         let own = !self.grows(ledger) && self.held.len() == self.request.gpus as usize;
         let slice = |(gpu, _): &(usize, Bytes)| ledger.regardless(&self.request, *gpu);
@@ -54,7 +53,7 @@ impl Adopting {
 }
 
 impl Machine {
-    /// The part that the books have for it, or else who comes before it.
+    /// Its place in the ledger, or else the claim ahead of it.
     fn room_for(
         &self,
         adopting: &Adopting,
@@ -67,15 +66,15 @@ impl Machine {
         }
     }
 
-    /// Whether one that is to be adopted is to be decided on: one that is counted already stays so until there is room.
+    /// Whether an adoption is to be decided now: a process that is counted already stays so until there is room.
     pub(super) fn is_to_be_adopted(&self, adopting: &Adopting) -> bool {
         let ledger = adopting.without(&self.ledger);
         self.claims.get(adopting.id).is_none() || self.room_for(adopting, &ledger).is_ok()
     }
 
-    /// Decides on those who are to be adopted, once the charges are sure. One that asks for more than it holds
-    /// comes after those who wait. One that has no room beside what others are promised is only counted: it has what it
-    /// has, and nothing is promised to it until there is room.
+    /// Decides adoptions once the charges are exact. A process that asks for more than it holds comes after the queue.
+    /// One without room beside what others are promised is only counted: it keeps running, without a guarantee, until
+    /// there is room.
     pub(super) fn adopt(&mut self, now: Now, actions: &mut Vec<Action>) {
         for adopting in std::mem::take(&mut self.adopting) {
             let ledger = adopting.without(&self.ledger);
@@ -84,7 +83,7 @@ impl Machine {
             let counted = self.claims.get(id).cloned();
             actions.push(match (self.room_for(&adopting, &ledger), there) {
                 (Ok(slices), _) => {
-                    // What it held outside claims it holds inside now.
+                    // Memory that it held outside claims now belongs to its claim.
                     self.ledger.set_gpus(ledger.gpus().to_vec());
                     let claim = counted.unwrap_or_else(|| self.adopted(now, request));
                     self.grant(id, claim, slices)

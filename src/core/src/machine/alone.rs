@@ -1,4 +1,4 @@
-//! Claims that would give way to somebody who waits and are left alone all the same, and why: `gshare why` says so.
+//! Claims that would give way to a waiting claim and are left alone, with the reason that `gshare why` shows.
 
 use super::board::{Leaves, Problem, Rank};
 use super::claims::Claim;
@@ -17,43 +17,43 @@ const TOLD: usize = 3;
 /// Why nothing is taken from a claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Alone {
-    /// It has not run for as long as its class lets every claim; from then on it may be asked.
+    /// It has not reached the minimum run time of its class.
     Young {
-        /// When.
+        /// End of the minimum run time.
         until: Now,
     },
-    /// Its owner has put that off, or it did not work.
+    /// Its owner postponed it, or it failed before.
     PutOff {
-        /// Until when.
+        /// End of the delay.
         until: Now,
     },
-    /// The driver can do nothing to it; in words.
+    /// The driver cannot move or offload it, for this reason.
     Fixed(String),
-    /// The host has no room for so much.
+    /// Host memory is too small for this many bytes.
     NoHostRam(Bytes),
 }
 
-/// Why a claim within its owner's guarantee waits though others would make room for it.
+/// Why a claim within its owner's guarantee waits although others would make room for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Obstacle {
-    /// It has no place beside claims within guarantees, however all of these are placed: guarantees add up in GPUs, and
-    /// parts of GPUs may need more.
+    /// There is no place for it beside claims within guarantees, however these are placed: guarantees are sums, and
+    /// parts of GPUs do not always fit together.
     Guarantees,
-    /// It would have one but for claims that run in their turn.
+    /// Only claims that run in their turn are in its way.
     Turns,
-    /// It would have one but for claims that have not run for long enough.
+    /// Only claims below their minimum run time are in its way.
     MinRuns,
-    /// No way to such a place was found yet, or it is being made.
+    /// No plan was found yet, or one is being carried out.
     Ways,
 }
 
-/// All claims that nothing can be taken from now, for all who wait.
+/// Claims from which nothing can be taken now, for all waiting claims.
 #[derive(Debug)]
 pub struct LeftAlone(Vec<(ClaimId, Rank, Alone)>);
 
 impl Machine {
-    /// Whether all that a claim has cannot be taken from it by any lever. Nothing of the kind is said of one of which
-    /// nothing is known yet, nor of one that was put off for a while.
+    /// Whether no lever can take all that a claim holds. False if nothing is known about the claim yet, or if it was
+    /// only postponed.
     pub(super) fn is_fixed(&self, id: ClaimId) -> bool {
         let Some(granted) = self.claims.get(id) else {
             return false;
@@ -64,7 +64,7 @@ impl Machine {
         !self.rules_of(granted.request.class).preemptible || (!able && known())
     }
 
-    /// What is in the way of a claim that waits within its owner's guarantee; `None` of any other.
+    /// What blocks a claim that waits within its owner's guarantee; `None` for other claims.
     #[must_use]
     pub fn obstacle(&self, now: Now, id: ClaimId) -> Option<Obstacle> {
         let waiting = self.queue.iter().find(|w| w.asks_for(id) && w.entitled)?;
@@ -107,10 +107,10 @@ impl Machine {
         })
     }
 
-    /// See [`LeftAlone`].
+    /// Builds [`LeftAlone`].
     #[must_use]
     pub fn left_alone(&self, now: Now) -> LeftAlone {
-        // With nobody who waits there is nobody to tell.
+        // Only waiting claims need it.
         let asked = self.reclaim.rules.enabled && !self.queue.is_empty();
         let held = self.ledger.held().filter(|_| asked);
         let host = self.host_room_beside_plans();
@@ -144,7 +144,8 @@ impl Machine {
 }
 
 impl LeftAlone {
-    /// The first of these that hold a GPU which somebody may use who waits without a plan, and would give way to that claim.
+    /// The first of these claims that would give way to `id` and are on a GPU that it may use; none while `id` has a
+    /// plan.
     #[must_use]
     pub fn by(&self, machine: &Machine, id: ClaimId) -> Vec<(ClaimId, Alone)> {
         let waiting = machine.queue.iter().find(|w| w.asks_for(id));

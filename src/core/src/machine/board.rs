@@ -1,4 +1,4 @@
-//! The ledger as the search sees it: what GPUs have left, who could leave them, and at what cost.
+//! The ledger as the search sees it: what GPUs have left, which claims can leave, and at what cost.
 
 use super::Machine;
 use super::lever::Lever;
@@ -8,29 +8,28 @@ use crate::ledger::{Held, Ledger, Sharing, Slice};
 use crate::place;
 use crate::sched::solve::{Board, Item, Mask, Need};
 
-/// A problem for the search, and which claim each item of it is. What does not depend on who asks is found once for all
-/// who wait, as long as nothing changes.
+/// A problem for the search, and the claim of each of its items. Parts that do not depend on the waiting claim are
+/// computed once and reused until something changes.
 #[derive(Debug)]
 pub(super) struct Problem {
     pub(super) board: Board,
     pub(super) who: Vec<ClaimId>,
     leaves: Vec<Leaves>,
-    /// Where each item could be if nothing were kept for anybody.
+    /// Where each item could be if nothing were kept for other claims.
     wide: Vec<Mask>,
-    /// As of the one who asks.
+    /// Costs for the current waiting claim.
     costs: Vec<Costs>,
 }
 
-/// What leaving would cost a claim, whoever asks; `None` where it cannot be.
+/// Costs if a claim leaves, independent of the waiting claim; `None` if impossible.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Leaves {
-    /// To move it.
     pub(super) moved: Option<u64>,
-    /// To offload it, since nobody uses it.
+    /// Cost to offload it because it is idle.
     pub(super) idle: Option<u64>,
-    /// To take all from it, and by what, for those for whom that may be done.
+    /// Lever and cost to take all of it, for waiting claims to which it gives way.
     pub(super) taken: Option<(Lever, u64)>,
-    /// For whom that is.
+    /// Decides to which claims it gives way.
     pub(super) rank: Rank,
 }
 
@@ -40,26 +39,27 @@ impl Leaves {
     }
 }
 
-/// What decides for whom all may be taken from a claim that runs.
+/// Decides for which waiting claims a running claim gives way.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Rank {
     pub(super) preemptible: bool,
-    /// Its owner has more than the guarantee.
+    /// Its owner holds more than the guarantee.
     pub(super) borrower: bool,
-    /// It uses more memory than was guaranteed to it.
+    /// It uses more memory than its guarantee.
     pub(super) over: bool,
     pub(super) priority: u16,
     pub(super) level: u8,
     pub(super) uid: u32,
-    /// Level of what its owner has had lately.
+    /// Level of its owner's recent use.
     pub(super) owner: u8,
 }
 
 impl Rank {
-    /// Whether all may be taken from it so that another can start. Everybody makes room for a claim whose turn it is.
-    /// Claims on loan make room for those within a guarantee, whatever their class; and for others on loan if their
-    /// class has priority, or if they have had less: of one owner the claim, of several the owner.
-    /// A claim that uses more memory than was guaranteed to it has that on loan from all that do not.
+    /// Whether all of this claim may be taken so that another can start. Every preemptible claim makes room for a claim
+    /// whose turn it is. Claims on loan make room for claims within a guarantee, whatever their class. They also make
+    /// room for claims on loan of higher priority, or of the same priority and less past use: the claim's own if the
+    /// owner is the same, else the owner's. A claim that uses more memory than its guarantee has that on loan from all
+    /// claims that do not.
     pub(super) fn gives_way(self, who: &Who<'_>) -> bool {
         if !self.preemptible {
             return false;
@@ -81,7 +81,7 @@ impl Rank {
     }
 }
 
-/// The same for the one who asks.
+/// Costs for the current waiting claim.
 #[derive(Clone, Copy, Debug, Default)]
 struct Costs {
     moved: Option<u64>,
@@ -94,7 +94,7 @@ impl Costs {
         self.moved.is_none() && self.idle.is_none() && self.taken.is_none()
     }
 
-    /// How all is taken from it where nothing stronger than this is done.
+    /// How all is taken from it if no lever above `strongest` is used.
     fn taking(self, strongest: Lever) -> Option<(Lever, u64)> {
         let idle = self.idle.filter(|_| strongest != Lever::Move);
         let hard = |lever| matches!(lever, Lever::Requeue | Lever::Kill);
@@ -112,7 +112,7 @@ fn need(slice: &Slice) -> Need {
     }
 }
 
-/// What a claim needs on each kind of GPU: what it has where it is, the most of that on others like them.
+/// What a claim needs on each kind of GPU: what it holds on its own kind, and the largest of its parts on similar GPUs.
 fn needs(board: &Board, kinds: usize, slices: &[Slice], like: Mask) -> Vec<Need> {
     let larger = |a: Need, b: Need| Need {
         sm: a.sm.max(b.sm),
@@ -132,7 +132,7 @@ fn needs(board: &Board, kinds: usize, slices: &[Slice], like: Mask) -> Vec<Need>
     needs
 }
 
-/// For each GPU those to which a claim on it could be moved: of the same make, shared in the same way.
+/// For each GPU, the GPUs to which a claim on it could move: same model, same sharing.
 fn alike(ledger: &Ledger, gpus: usize) -> Vec<Mask> {
     let facts = ledger.gpus();
     let same = |a: usize, b: usize| {
@@ -155,7 +155,7 @@ fn alike(ledger: &Ledger, gpus: usize) -> Vec<Mask> {
 }
 
 impl Problem {
-    /// The GPUs of `ledger` and the claims on them that may leave for somebody. Nobody asks yet.
+    /// The GPUs of `ledger` and the claims on them that may leave, before a waiting claim is set.
     pub(super) fn new(
         machine: &Machine,
         ledger: &Ledger,
@@ -171,7 +171,7 @@ impl Problem {
         let gpus = problem.board.kind.len();
         let kinds = problem.board.kind.iter().max().map_or(0, |k| k + 1);
         let alike = alike(ledger, gpus);
-        // Claims that take turns share a GPU with such alone, where its mode leaves both to it.
+        // Claims that take turns share a GPU only with each other, if its mode allows both.
         let turns = |g: &usize| {
             ledger.gpus()[*g].sharing == Sharing::Timeslice
                 || ledger.on(*g).all(|(_, s)| s.held == Held::Timeslice)
@@ -211,14 +211,14 @@ impl Problem {
         problem
     }
 
-    /// From now on it is `who` that asks, and GPUs in `blocked` take nobody; only moves are allowed yet.
+    /// Sets `who` as the waiting claim. GPUs in `blocked` are closed, and only moves are allowed until [`Self::allow`].
     pub(super) fn asked_by(&mut self, who: &Who<'_>, blocked: &[bool]) {
         let kept = blocked.iter().take(self.board.kind.len()).enumerate();
         let kept = kept.fold(0, |mask, (g, kept)| mask | (Mask::from(*kept) << g));
         let items = self.board.items.iter_mut().zip(&mut self.costs);
         let known = self.leaves.iter().zip(&self.wide);
         for ((item, costs), (leaves, wide)) in items.zip(known) {
-            // It may stay where it is, whatever is said of others.
+            // A claim may stay where it is, even on a closed GPU.
             let own: Mask = item.at.iter().fold(0, |mask, g| mask | (1 << g));
             item.mask = (wide & !kept) | own;
             *costs = Costs {
@@ -230,12 +230,11 @@ impl Problem {
         self.allow(Lever::Move);
     }
 
-    /// Whether anybody may leave for the one who asks.
+    /// Whether any claim may leave for the waiting claim.
     pub(super) fn anybody(&self) -> bool {
         self.costs.iter().any(|c| !c.none())
     }
 
-    /// From now on nothing stronger than this is done to anybody.
     pub(super) fn allow(&mut self, strongest: Lever) {
         for (item, costs) in self.board.items.iter_mut().zip(&self.costs) {
             item.move_cost = costs.moved.filter(|_| strongest != Lever::Offload);
@@ -243,25 +242,25 @@ impl Problem {
         }
     }
 
-    /// From how many all may be taken, as allowed now.
+    /// Number of claims from which all may be taken, as allowed now.
     pub(super) fn drops(&self) -> u32 {
         let drops = self.board.items.iter().filter(|i| i.drop_cost.is_some());
         u32::try_from(drops.count()).unwrap_or(u32::MAX)
     }
 
-    /// By what all is taken from one of the items.
+    /// The lever that takes all of one item.
     pub(super) fn taking(&self, index: usize, strongest: Lever) -> Option<Lever> {
         let (lever, _) = self.costs.get(index)?.taking(strongest)?;
         Some(lever)
     }
 
-    /// Whether a lever is of use on anybody.
+    /// Whether a lever works on any item.
     pub(super) fn any(&self, lever: Lever) -> bool {
         let taken = |c: &Costs| c.taken.is_some_and(|(l, _)| l == lever);
         self.costs.iter().any(taken)
     }
 
-    /// A claim that is to be placed; `None` where it can be nowhere.
+    /// An item for a claim to be placed; `None` if no GPU suits it.
     pub(super) fn item(
         &self,
         ledger: &Ledger,

@@ -1,4 +1,4 @@
-//! Carrying out what was announced, and giving back what was taken.
+//! Carries out announced plans, and gives back what was taken.
 
 use super::claims::Phase;
 use super::lever::{Cause, Lever, ParkedBy};
@@ -10,10 +10,10 @@ use crate::place;
 use crate::units::{Bytes, Share};
 
 impl Machine {
-    /// Carries out what is due and can be done now. True if that made room at once.
+    /// Carries out steps that are due and possible now. True if that made room at once.
     pub(super) fn carry_out(&mut self, now: Now, actions: &mut Vec<Action>) -> bool {
         let mut room = false;
-        // Earlier plans are not done yet.
+        // An earlier plan is not done yet.
         let mut before = false;
         let mut plans = std::mem::take(&mut self.reclaim.plans);
         for plan in plans.iter_mut() {
@@ -43,7 +43,7 @@ impl Machine {
                     self.send_to_host(id, true, ParkedBy::Reclaim, actions);
                 }
             } else if waits && still {
-                // All others have gone and there is no room for it: it comes back wherever there is.
+                // All others have left and its own destination has no room: it is restored wherever there is some.
                 for step in plan.steps.iter_mut().filter(|s| s.by_host()) {
                     step.stage = Stage::Done;
                 }
@@ -54,14 +54,14 @@ impl Machine {
         room
     }
 
-    /// Whether carrying out what is due may make room at once.
+    /// Whether carrying out due steps may make room at once.
     pub(super) fn shares_at_once(&self, now: Now) -> bool {
         let due = self.reclaim.plans.iter().filter(|p| p.due <= now);
         let lowers = |s: &Step| s.lever == Lever::Share && s.stage == Stage::Announced;
         due.flat_map(|p| &p.steps).any(lowers)
     }
 
-    /// Does one step if that is possible now.
+    /// Carries out one step if possible now.
     fn pull(&mut self, step: &Step, cause: Cause, actions: &mut Vec<Action>) -> bool {
         let id = step.id;
         match step.lever {
@@ -126,7 +126,7 @@ impl Machine {
         goes
     }
 
-    /// Gives a claim another share of the SMs for a while.
+    /// Changes a claim's share of the SMs for a while.
     fn set_share(&mut self, id: ClaimId, sm: Share, actions: &mut Vec<Action>) {
         let Some(held) = self.ledger.slices(id).map(<[Slice]>::to_vec) else {
             return;
@@ -141,7 +141,7 @@ impl Machine {
         actions.push(Action::Share { id, slices });
     }
 
-    /// Gives back the shares that were lowered, as far as nobody needs them.
+    /// Restores lowered shares as far as no other claim needs the SMs.
     pub(super) fn raise_shares(&mut self, future: &Ledger, actions: &mut Vec<Action>) {
         for (id, full) in self.claims.lowered().collect::<Vec<_>>() {
             let Some(slice) = self.ledger.slices(id).and_then(|s| s.first()) else {
@@ -161,7 +161,7 @@ impl Machine {
         }
     }
 
-    /// Its owner keeps what was announced: it is not taken for a while, once for each that waits.
+    /// The owner postpones an announced step for a while; possible once for each waiting claim.
     pub(super) fn keep(&mut self, now: Now, id: ClaimId) -> bool {
         let found = self.announced(id).map(|(p, s)| (p.waiter, s.stage));
         let Some((waiter, Stage::Announced)) = found else {
@@ -187,7 +187,7 @@ impl Machine {
         true
     }
 
-    /// Room to burst for those who share a GPU while another of the kind is idle: one of them moves there.
+    /// Spreads claims that share a GPU while a similar GPU is idle: one of them moves there, so that both can burst.
     pub(super) fn spread_out(&mut self, now: Now, actions: &mut Vec<Action>) {
         let rules = &self.reclaim.rules;
         let quiet = self.queue.is_empty()

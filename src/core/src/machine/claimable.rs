@@ -1,5 +1,5 @@
-//! What somebody could claim now: the size that would be granted at once, found by letting a copy of the machine
-//! decide up to the turn of a claim of theirs, so that this and the decision cannot disagree.
+//! The largest size that a user could claim at once. A copy of the machine decides up to the turn of a trial claim of
+//! this user, so that the answer agrees with the real decision.
 
 use std::collections::BTreeMap;
 
@@ -14,20 +14,20 @@ use crate::units::{Bytes, Share};
 /// A user who could claim now.
 #[derive(Clone, Debug)]
 pub struct Caller {
-    /// What they would ask for; its sizes and GPUs are put in.
+    /// Template of the request, without sizes and GPUs.
     pub request: Request,
     /// The parties that it would count for.
     pub parties: Vec<Party>,
 }
 
-/// What could be claimed of the GPUs of one model.
+/// Room on the GPUs of one model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelRoom {
     /// The model.
     pub model: String,
     /// The largest part of one GPU.
     pub largest: Share,
-    /// Whole GPUs at a time.
+    /// Number of whole GPUs that one claim can get.
     pub whole: u32,
 }
 
@@ -36,16 +36,16 @@ pub struct ModelRoom {
 pub struct Claimable {
     /// The largest part of each GPU, in hundredths.
     pub by_gpu: Vec<Share>,
-    /// For whom the room is that a GPU has beyond that; none where it has none, or a rule is the cause.
+    /// The claim for which the rest of each GPU is planned; none if there is no rest or a rule is the cause.
     pub planned: Vec<Option<ClaimId>>,
     /// By model.
     pub models: Vec<ModelRoom>,
-    /// The rule of a quota or of the class that keeps the caller from more.
+    /// The quota or class rule that limits the caller.
     pub rule: Option<Reason>,
 }
 
 impl Caller {
-    /// A claim of this part of each of so many of these GPUs.
+    /// A claim for `part` of each of `count` GPUs among `of`.
     pub(super) fn asks(&self, of: &[usize], part: Share, count: u32) -> Request {
         let gpus = of.iter().filter_map(|g| u32::try_from(*g).ok());
         Request {
@@ -60,42 +60,41 @@ impl Caller {
     }
 }
 
-/// A claim of the caller in the queue of a copy of the machine. What it would get depends on its size also by its place in
-/// the queue and by what is left of its owner's guarantee for others: sizes for which these are the same are of one kind,
-/// and one decision tells of all of them.
+/// A trial claim of the caller in the queue of a copy of the machine. Its size also affects its place in the queue and
+/// what is left of its owner's guarantee. Sizes for which these agree are of one kind, and one decision answers for all
+/// of them.
 struct Probe<'m> {
     copy: Machine,
     now: Now,
     caller: &'m Caller,
-    /// GPUs by model.
     models: Vec<(&'m str, Vec<usize>)>,
-    /// Kinds of the sizes that were asked for.
+    /// Kind of each size that was tried.
     sizes: BTreeMap<Share, u64>,
     kinds: BTreeMap<u64, Found>,
 }
 
-/// What a claim of a kind finds when it is its turn.
+/// What a trial claim of one kind finds when its turn comes.
 #[derive(Clone, Debug, Default)]
 struct Found {
     /// The largest part of each GPU.
     by_gpu: Vec<Share>,
-    /// Whole GPUs of each model at a time.
+    /// Number of whole GPUs of each model.
     whole: Vec<usize>,
-    /// For whom the rest of each GPU is.
+    /// The claim for which the rest of each GPU is planned.
     planned: Vec<Option<ClaimId>>,
     rule: Option<Reason>,
 }
 
-/// Of one that has just gone something may be planned still: no number that was given is taken.
+/// Number of the trial claim, far above real ones: plans may still refer to a claim that has just ended.
 pub(super) const NOBODY: ClaimId = ClaimId(u64::MAX >> 16);
-/// Sizes are told in these steps.
+/// Sizes are reported in these steps.
 const STEP: Share = Share::from_milli(10);
 /// More decisions than any event takes.
 const ROUNDS: usize = 8;
 
 impl Machine {
-    /// What a claim of this caller would get at once: one of this size is granted, a larger one is not. `charges` are
-    /// those of this moment: while nobody waits the machine has none that are as fresh.
+    /// The largest claim that this caller would get at once. `charges` must be current: while the queue is empty the
+    /// machine's own are outdated.
     #[must_use]
     pub fn claimable_now(
         &self,
@@ -166,9 +165,9 @@ impl<'m> Probe<'m> {
         }
     }
 
-    /// What a claim of this size finds.
+    /// What a trial claim of this size finds.
     fn found(&mut self, size: Share) -> &Found {
-        // Between two sizes of one kind there is no other.
+        // Sizes between two of one kind are of that kind.
         let less = self.sizes.range(..=size).next_back().map(|(_, kind)| *kind);
         let more = self.sizes.range(size..).next().map(|(_, kind)| *kind);
         let between = less.filter(|_| less == more);
@@ -192,7 +191,7 @@ impl<'m> Probe<'m> {
         &self.kinds[&kind]
     }
 
-    /// What the claim finds, as its size is now.
+    /// What the trial claim finds at its current size.
     fn decide(&self) -> Found {
         let mut copy = self.copy.clone();
         let mut found = Found::default();
@@ -216,7 +215,7 @@ impl<'m> Probe<'m> {
         found
     }
 
-    /// What it finds when it is its turn.
+    /// What it finds when its turn comes.
     fn turn(&self, machine: &Machine, waiting: &Waiting, future: &Future) -> Found {
         let ledger = &machine.ledger;
         let asks = |of: &[usize], part, count| self.caller.asks(of, part, count);
@@ -239,7 +238,7 @@ impl<'m> Probe<'m> {
             let kept = (part < free).then(|| rule(&ask(part.saturating_add(STEP))));
             let planned = kept.as_ref().is_some_and(Option::is_none);
             let planned = planned.then(|| future.comes(ledger, g)).flatten();
-            // A claim that starts in this decision, before the turn of this one, has the room that is free until then.
+            // A claim that starts earlier in this decision takes room that was free until then.
             let came = || ledger.comes(&self.copy.ledger, g);
             found.planned.push(planned.or_else(came));
             found.rule = found.rule.or(kept.flatten());
@@ -260,7 +259,7 @@ impl<'m> Probe<'m> {
         found
     }
 
-    /// The sizes of one kind from small to large, each with the first and the last of them.
+    /// The kinds of sizes in ascending order, each with its first and last size.
     fn spans(&mut self, low: u32, high: u32, spans: &mut Vec<(Share, Share)>) {
         let size = |n: u32| Share::from_milli(n * STEP.milli());
         let (from, to) = (size(low), size(high));
@@ -278,8 +277,8 @@ impl<'m> Probe<'m> {
         }
     }
 
-    /// The largest part of a GPU, for whom the rest is, and the rule that keeps the caller from more. A larger claim may
-    /// start where a smaller one does not: it may be in the way of another of its owner's.
+    /// The largest part of a GPU, the claim for which the rest is planned, and the rule that limits the caller. Not
+    /// monotonic: a smaller claim may fail where a larger one starts, if it competes with another claim of its owner.
     fn largest(
         &mut self,
         gpu: usize,
@@ -303,7 +302,7 @@ impl<'m> Probe<'m> {
         (Share::ZERO, found.planned[gpu], found.rule.clone())
     }
 
-    /// Whole GPUs of a model at a time.
+    /// Number of whole GPUs of a model.
     fn whole(&mut self, model: usize) -> usize {
         let size = |n: usize| Share::from_milli(u32::try_from(n * 1000).unwrap_or(u32::MAX));
         let most = self.found(STEP).whole[model];
@@ -313,7 +312,7 @@ impl<'m> Probe<'m> {
 }
 
 impl Found {
-    /// The same of another decision for the same event.
+    /// Merges the result of a later decision for the same event: the larger sizes count.
     fn add(&mut self, later: Self) {
         let before = std::mem::replace(self, later);
         let most = |now: &mut Share, before: Share| *now = before.max(*now);

@@ -1,4 +1,4 @@
-//! Every claim that is granted, with its phase. Only [`Claims::go`] changes a phase.
+//! All granted claims with their phases. Only [`Claims::go`] changes a phase.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,27 +10,27 @@ use crate::claim::{ClaimId, Request};
 use crate::ledger::Slice;
 use crate::units::{Bytes, Share};
 
-/// Where a granted claim is. What it holds on GPUs is in the ledger.
+/// Phase of a granted claim. The ledger has what it holds on GPUs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// On its GPUs.
     Granted,
-    /// On its way to the host; the GPUs are its own until that is answered.
+    /// Going to the host; it keeps its GPUs until that is confirmed.
     Offloading {
-        /// Its processes are frozen as well.
+        /// Its processes will be frozen as well.
         freeze: bool,
-        /// The cause.
+        /// Why.
         by: ParkedBy,
-        /// A member needs the GPU already.
+        /// A member already needs the GPU again.
         wanted: bool,
     },
     /// In the host.
     Offloaded(Parked),
-    /// On its way back; until that is answered it is in the host as well.
+    /// Coming back; until that is confirmed it is in the host as well.
     Restoring(Parked),
-    /// On its way to other GPUs; those are reserved for it in the ledger.
+    /// Moving to other GPUs, which the ledger reserves for it.
     Moving,
-    /// Let in where everybody is: on these GPUs, with no part of them in the ledger, and nothing is ever done to it.
+    /// Only counted: on these GPUs, without a part in the ledger and safe from all levers.
     Counted(Vec<Slice>),
 }
 
@@ -39,30 +39,30 @@ pub enum Phase {
 pub enum PhaseKind {
     /// On its GPUs.
     Granted,
-    /// On its way to the host.
+    /// Going to the host.
     Offloading,
     /// In the host.
     Offloaded,
-    /// On its way back.
+    /// Coming back.
     Restoring,
-    /// On its way to other GPUs.
+    /// Moving to other GPUs.
     Moving,
-    /// Counted, and nothing else.
+    /// Only counted.
     Counted,
 }
 
 impl PhaseKind {
-    /// Not on GPUs, or not to stay there.
+    /// Not on its GPUs, or about to leave them.
     fn is_elsewhere(self) -> bool {
         !matches!(self, Self::Granted | Self::Counted)
     }
 
-    /// On its way to the host, back, or to other GPUs.
+    /// Going to the host, coming back or moving.
     pub(super) fn is_on_its_way(self) -> bool {
         self.is_elsewhere() && self != Self::Offloaded
     }
 
-    /// Whether a claim goes from this phase to that one.
+    /// Whether the transition from this phase to `to` is legal.
     fn leads_to(self, to: Self) -> bool {
         use PhaseKind::{Granted, Moving, Offloaded, Offloading, Restoring};
         matches!(
@@ -89,58 +89,57 @@ impl Phase {
     }
 }
 
-/// A claim does not go from the phase in which it is to this one: a late answer, or a fault.
+/// A transition that is not legal from the claim's phase: a late answer or a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{id} cannot change from {is:?} to {to:?}")]
 pub struct Illegal {
     /// The claim.
     pub id: ClaimId,
-    /// The phase in which it is; none where it is not held at all.
+    /// Its phase; none if it is not granted.
     pub is: Option<PhaseKind>,
-    /// Where it was to go.
+    /// The phase that was requested.
     pub to: PhaseKind,
 }
 
-/// What a granted claim has had, and what its owner was told.
+/// History of a granted claim, and what its owner knows.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Run {
-    /// Its place among those who asked.
+    /// Arrival order.
     pub seq: u64,
-    /// Since when it runs where it is.
+    /// Start of its run in its present place.
     #[serde(rename = "since_ms", with = "crate::millis")]
     pub since: Now,
-    /// GPU-seconds that it has had.
+    /// GPU-seconds used so far.
     pub attained_s: f64,
-    /// What can be done to it, as far as is known.
+    /// Which levers work on it, as far as known.
     #[serde(flatten)]
     pub levers: Levers,
-    /// Until when which lever is not pulled: its owner said so, or it did not work.
+    /// Levers that are not used before these times, because its owner postponed them or they failed.
     #[serde(with = "crate::millis")]
     pub spared: BTreeMap<Lever, Now>,
-    /// How often levers did not work on it.
+    /// Number of failed levers.
     pub failures: u32,
-    /// For whom its owner has kept it already.
+    /// Waiting claims for which its owner has already postponed a step.
     pub kept_for: Vec<Option<ClaimId>>,
 }
 
-/// A granted claim. What it holds on GPUs is in the ledger.
+/// A granted claim. The ledger has what it holds on GPUs.
 #[derive(Clone, Debug)]
 pub(super) struct Claim {
-    /// What it asked for.
     pub(super) request: Request,
     phase: Phase,
     pub(super) run: Run,
-    /// When its time limit ends.
+    /// End of its time limit.
     pub(super) ends: Option<Now>,
-    /// When its owner is told that this is soon.
+    /// When its owner is warned of that.
     pub(super) warn_at: Option<Now>,
-    /// Its time limit is over, or it is being ended: it is gone any moment, and nothing more is done to it.
+    /// Its time limit is over or it is being ended: it will be gone soon, and no lever is used on it.
     pub(super) ending: bool,
-    /// Since when its memory is away for others: until its first call can run again its time limit stands still.
+    /// Since when its memory is away for others. The time limit stands still until the claim can run again.
     pub(super) away: Option<Now>,
-    /// Its owner holds more than is guaranteed to them, and this claim is a part of that, as of the last decision.
+    /// As of the last decision, its owner is above the guarantee and this claim is part of the excess.
     pub(super) borrower: bool,
-    /// What it has of the SMs when its share is not lowered.
+    /// Its full share of the SMs, while the share is lowered.
     pub(super) lowered_from: Option<Share>,
 }
 
@@ -167,7 +166,7 @@ impl Claim {
         }
     }
 
-    /// It has these sizes from now on.
+    /// Takes new sizes.
     pub(super) fn is_resized(&mut self, slices: &[Slice]) {
         if let (Some(first), None) = (slices.first(), self.lowered_from) {
             self.request.mem = Some(first.mem);
@@ -175,31 +174,29 @@ impl Claim {
         }
     }
 
-    /// It is not on its GPUs, or not to stay there.
+    /// Not on its GPUs, or about to leave them.
     pub(super) fn is_elsewhere(&self) -> bool {
         self.phase.kind().is_elsewhere()
     }
 }
 
-/// All granted claims.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Claims {
     all: BTreeMap<ClaimId, Claim>,
-    /// Those that are not on their GPUs: few, and asked for at every decision.
+    /// Claims that are not on their GPUs, indexed because every decision reads these few.
     elsewhere: BTreeSet<ClaimId>,
 }
 
 impl Claims {
-    /// A claim that is granted, or found again in this phase.
+    /// Enters a claim that is granted, or found again in this phase.
     pub(super) fn enter(&mut self, id: ClaimId, claim: Claim, phase: Phase) {
         self.index(id, phase.kind());
         self.all.insert(id, Claim { phase, ..claim });
     }
 
-    /// Brings a claim that is in this phase into the next one; what it was in until then is returned.
+    /// Changes a claim's phase and returns the previous one.
     ///
-    /// # Errors
-    /// It is in another phase, as when an answer comes late, or the one does not lead to the other.
+    /// # Errors The transition is not legal from the claim's phase, for example if an answer comes late.
     pub(super) fn go(
         &mut self,
         id: ClaimId,
@@ -226,7 +223,6 @@ impl Claims {
         };
     }
 
-    /// Forgets a claim.
     pub(super) fn remove(&mut self, id: ClaimId) -> Option<Claim> {
         self.elsewhere.remove(&id);
         self.all.remove(&id)
@@ -252,24 +248,24 @@ impl Claims {
         self.all.iter_mut().map(|(id, c)| (*id, c))
     }
 
-    /// Those whose share of the SMs is lowered, and what it is else.
+    /// Claims with a lowered share of the SMs, and their full shares.
     pub(super) fn lowered(&self) -> impl Iterator<Item = (ClaimId, Share)> {
         self.iter()
             .filter_map(|(id, claim)| Some((id, claim.lowered_from?)))
     }
 
-    /// Those that are not on their GPUs.
+    /// Claims that are not on their GPUs.
     pub(super) fn elsewhere(&self) -> impl Iterator<Item = (ClaimId, &Phase)> {
         let phase = |id: &ClaimId| Some((*id, self.phase(*id)?));
         self.elsewhere.iter().filter_map(phase)
     }
 
-    /// Those that are on their way.
+    /// Claims in transit.
     pub(super) fn moving(&self) -> impl Iterator<Item = (ClaimId, &Phase)> {
         self.elsewhere().filter(|(_, p)| p.kind().is_on_its_way())
     }
 
-    /// Those that are in the host and wait to come back, and what they held.
+    /// Claims in the host that wait to come back, with what they held.
     pub(super) fn come_back(&self) -> impl Iterator<Item = (ClaimId, &[Slice])> {
         self.elsewhere().filter_map(|(id, phase)| match phase {
             Phase::Offloaded(parked) if parked.back => Some((id, parked.slices.as_slice())),
@@ -277,7 +273,7 @@ impl Claims {
         })
     }
 
-    /// A claim that is in the host.
+    /// A claim in the host.
     pub(super) fn offloaded(&self, id: ClaimId) -> Option<&Parked> {
         match self.phase(id)? {
             Phase::Offloaded(parked) => Some(parked),
@@ -292,7 +288,7 @@ impl Claims {
         }
     }
 
-    /// A member of a claim that is on its way to the host needs the GPU; false if it is not.
+    /// A member needs the GPU of a claim that goes to the host; false in other phases.
     pub(super) fn want(&mut self, id: ClaimId) -> bool {
         let phase = self.all.get_mut(&id).map(|c| &mut c.phase);
         if let Some(Phase::Offloading { wanted, .. }) = phase {
@@ -302,7 +298,7 @@ impl Claims {
         false
     }
 
-    /// A claim on its way to the host has arrived there with these bytes; whether it waits to come back.
+    /// A claim going to the host has arrived there with these bytes. Returns whether it waits to come back.
     pub(super) fn offload(
         &mut self,
         now: Now,
@@ -334,7 +330,7 @@ impl Claims {
         Ok(back)
     }
 
-    /// A claim on its way stays, or is again, where it was; where it was on its way to or from is returned.
+    /// A transition failed: the claim is back where it was. Returns the failed phase.
     pub(super) fn fail(&mut self, id: ClaimId) -> Result<Phase, Illegal> {
         let (from, to) = match self.phase(id) {
             Some(Phase::Restoring(parked)) => {
@@ -380,7 +376,7 @@ mod tests {
 
     #[test]
     fn a_claim_goes_these_ways_and_no_other() {
-        // A row for where it is, a column for where it goes, in the order of `Phase`.
+        // Rows: phase before. Columns: phase after. Both in the order of `Phase`.
         let legal = [
             [0, 1, 0, 0, 1],
             [1, 0, 1, 0, 0],
@@ -409,7 +405,7 @@ mod tests {
                 assert_eq!(claims.phase(id).map(Phase::kind), Some(then));
                 let elsewhere = claims.elsewhere().count();
                 assert_eq!(elsewhere, usize::from(then != PhaseKind::Granted));
-                // A transition from a phase that the claim is not in is refused.
+                // A transition from another phase than the claim's is refused.
                 let elsewhere = phases().into_iter().map(|p| p.kind());
                 for wrong in elsewhere.filter(|k| *k != then) {
                     assert!(claims.go(id, wrong, to.clone()).is_err());

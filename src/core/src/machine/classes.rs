@@ -1,4 +1,4 @@
-//! Rules that keep a claim from starting whatever is free: of quotas, and of its class at this hour.
+//! Rules that delay a claim even if room is free: quotas, and the class's rules at this hour.
 
 use std::time::Duration;
 
@@ -9,13 +9,13 @@ use crate::quota::Party;
 use crate::reason::{self, Reason};
 
 impl Machine {
-    /// What holds for the claims of a class now.
+    /// The rules of a class now.
     #[must_use]
     pub fn rules_of(&self, class: Class) -> Rules {
         self.clocked.rules(class)
     }
 
-    /// How long nothing is taken yet from a claim that runs, since it has come to its GPU only now.
+    /// Time left until a running claim has reached its minimum run time.
     #[must_use]
     pub fn min_run_left(&self, now: Now, id: ClaimId) -> Duration {
         let granted = self.claims.get(id);
@@ -23,24 +23,24 @@ impl Machine {
         until.unwrap_or_default().saturating_sub(now)
     }
 
-    /// The party from whose guarantee a claim is served; none where it is its owner's equal part.
+    /// The party whose guarantee serves a claim; none for its owner's equal part.
     #[must_use]
     pub fn guaranteed_by(&self, id: ClaimId) -> Option<&Party> {
         self.quotas.guarantees(id)
     }
 
-    /// The minute of the day by which rules hold.
+    /// The minute of the day that rules refer to.
     #[must_use]
     pub fn minute(&self) -> u16 {
         self.clocked.minute
     }
 
-    /// Whether a claim starts at no hour such as this. One that was parked comes back at any.
+    /// Whether the class of a claim may not start at this hour. Parked claims may always come back.
     pub(super) fn waits_for_hours(&self, id: ClaimId, request: &Request) -> bool {
         !self.rules_of(request.class).start && self.request_of(id).is_none()
     }
 
-    /// The rule, of a quota, its GPUs or its class, that keeps a claim from starting whatever is free.
+    /// The rule of a quota, a GPU or the class that keeps a claim from starting.
     pub(super) fn kept_by_rule(
         &self,
         id: ClaimId,
@@ -59,7 +59,7 @@ impl Machine {
             let from = by_hour.starts_at(self.clocked.minute);
             return Some(Reason::Hours { class, from });
         }
-        // What could not be reclaimed is not lent; a claim that was parked comes back.
+        // A claim that cannot be reclaimed gets nothing on loan. Parked claims may come back.
         let firm = !self.rules_of(class).preemptible && self.request_of(id).is_none();
         (firm && !entitled).then_some(Reason::Firm { class })
     }

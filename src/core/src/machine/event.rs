@@ -1,4 +1,4 @@
-//! What can happen, and what the service must do.
+//! Events and actions of the machine.
 
 use std::time::Duration;
 
@@ -18,135 +18,135 @@ use crate::units::Bytes;
 pub enum Event {
     /// Fresh facts about all GPUs.
     Gpus(Vec<GpuFacts>),
-    /// A claim is asked for; `patience` is how long the caller waits (`None` for ever, zero not at all).
+    /// A claim is submitted.
     Submit {
-        /// Its id, given by the caller, larger than all before.
+        /// Its id, chosen by the caller and larger than all earlier ids.
         id: ClaimId,
-        /// What it asks.
+        /// Its request.
         request: Request,
-        /// How long it waits.
+        /// How long the caller waits: `None` without limit, zero not at all.
         patience: Option<Duration>,
     },
-    /// The owner of a granted claim wants it larger or smaller. A later one for the same claim replaces it.
+    /// The owner of a granted claim wants another size. A later wish for the same claim replaces this one.
     Resize {
-        /// Number of this wish, given by the caller, never used before.
+        /// Unique number of the wish, chosen by the caller.
         ticket: u64,
         /// The claim.
         id: ClaimId,
-        /// What changes.
+        /// The change.
         change: Change,
-        /// How long it waits for room (`None` for ever, zero not at all).
+        /// How long it waits for room: `None` without limit, zero not at all.
         patience: Option<Duration>,
     },
-    /// A wish to resize is taken back.
+    /// A wish to resize is withdrawn.
     Unwish {
-        /// Its number.
+        /// Number of the wish.
         ticket: u64,
     },
-    /// The charges of all claims as read from the pages, after the caps of the last actions took effect:
-    /// the answer to one [`Action::Measure`].
+    /// Answers one [`Action::Measure`]: the charges of all claims, read from the pages after the caps of the last
+    /// actions took effect.
     Measured(Vec<(ClaimId, usize, Bytes)>),
     /// A claim found again after a restart.
     Restore {
         /// Its id.
         id: ClaimId,
-        /// What it asked for; `None` leaves what is known.
+        /// Its request; `None` keeps the known one.
         request: Option<Box<Request>>,
         /// Where it is.
         holding: Holding,
-        /// When its lease ends.
+        /// End of its lease.
         ends: Option<Now>,
     },
-    /// What the machine before this one knew beside that; told once, after all claims were restored.
+    /// What the previous machine knew besides; sent once, after all claims were restored.
     Recall(Box<super::Memory>),
-    /// The claim holds nothing any more, or the waiting claim was withdrawn.
+    /// A claim has ended, or a waiting claim was withdrawn.
     Gone {
         /// Its id.
         id: ClaimId,
     },
-    /// A granted claim is being ended: its programs are asked to stop, and it is gone soon.
+    /// A granted claim is being ended: its programs were asked to stop, and it will be gone soon.
     Ending {
         /// The claim.
         id: ClaimId,
     },
-    /// All quotas, anew.
+    /// All quotas, replacing the previous ones.
     Quotas(Vec<Quota>),
-    /// The parties that a claim counts for; told before it is submitted or restored.
+    /// The parties that a claim counts for; sent before it is submitted or restored.
     Parties {
         /// The claim.
         id: ClaimId,
         /// Its owner, groups and project.
         parties: Vec<Party>,
     },
-    /// How long runs such as this claim's took before; told before it is submitted or restored, and when more is known.
+    /// Past run times of the same command as this claim's; sent before it is submitted or restored, and when more is
+    /// known.
     RunTime {
         /// The claim.
         id: ClaimId,
         /// Quantiles of whole runs.
         span: Span,
     },
-    /// An administrator takes a GPU out of service for new claims (`on`), or puts it back.
+    /// An administrator closes a GPU to new claims (`on`), or opens it again.
     Drain {
         /// UUID of the GPU.
         uuid: String,
         /// No new claims there.
         on: bool,
     },
-    /// What decides about claims on a GPU from now on; after a restart told before the facts. Claims that run there go on
-    /// as they are.
+    /// Sets who decides about claims on a GPU; after a restart sent before the facts. Claims that run there continue.
     Admission {
         /// UUID of the GPU.
         uuid: String,
-        /// What decides.
+        /// Who decides.
         by: Admission,
     },
-    /// Another scheduler has given these GPUs to a claim, or (where everybody is let in) somebody runs there already: it is
-    /// granted at once, also where the books say that there is no room.
+    /// Another scheduler has given these GPUs to a claim, or a program already runs on a GPU that admits every claim.
+    /// The claim is granted at once, even if the ledger has no room.
     OnBehalf {
-        /// Its id, given by the caller, never used before.
+        /// Its id, chosen by the caller and never used before.
         id: ClaimId,
         /// Its size.
         request: Request,
         /// The GPUs, each once.
         gpus: Vec<usize>,
     },
-    /// A process that runs outside claims is to become one, now or not at all. A claim that was adopted and is only counted,
-    /// because the books had no room, is to be booked.
+    /// A process outside claims is to become a claim, now or not at all. Also sent to book a claim that was adopted and
+    /// only counted because the ledger had no room.
     Adopt {
-        /// Its id, given by the caller, never used before by another.
+        /// Its id, chosen by the caller and never used for another claim.
         id: ClaimId,
-        /// What is claimed for it, on the GPUs that it uses.
+        /// The request to grant it, on the GPUs that it uses.
         request: Request,
-        /// What it has by GPU: in the facts as unclaimed.
+        /// Its bytes by GPU; the facts include them as unclaimed.
         held: Vec<(usize, Bytes)>,
     },
     /// The auto-claims (processes outside claims that are accounted, without a cap): bytes by GPU.
     Uncapped(Vec<(ClaimId, usize, Bytes)>),
-    /// What owners had before this machine was started, in GPU-seconds that are still remembered.
+    /// Past use of owners before this machine started: user ids, and GPU-seconds that still count.
     Remember(Vec<(u32, u64)>),
-    /// What can be done to a claim has changed.
+    /// The levers that work on a claim have changed.
     Levers {
         /// The claim.
         id: ClaimId,
-        /// All of it.
+        /// All of them.
         levers: Levers,
     },
-    /// Rules of taking capacity back.
+    /// Rules for taking capacity back.
     Reclaim(super::ReclaimRules),
-    /// Host memory that parked claims may take together.
+    /// Host memory for all parked claims together.
     HostRam(Bytes),
-    /// An owner wants something of a claim: at once, without a countdown.
+    /// An owner wants an action on a claim, at once and without a countdown.
     Wish {
         /// The claim.
         id: ClaimId,
-        /// What.
+        /// The action.
         wish: Wish,
     },
-    /// A person wants a claim on these GPUs, at once.
+    /// A user moves a claim to these GPUs, at once.
     MoveTo {
         /// The claim.
         id: ClaimId,
-        /// One for each that it has.
+        /// One for each GPU that it holds.
         gpus: Vec<usize>,
     },
     /// A member of an offloaded claim needs the GPU.
@@ -154,12 +154,12 @@ pub enum Event {
         /// The claim.
         id: ClaimId,
     },
-    /// No member of an offloaded claim needs the GPU any more: the calls that waited were interrupted.
+    /// No member of an offloaded claim needs the GPU any more: the waiting calls were interrupted.
     Unwanted {
         /// The claim.
         id: ClaimId,
     },
-    /// [`Action::Park`] is done: nothing of the claim is on a GPU.
+    /// [`Action::Park`] is done: the claim has nothing on any GPU.
     Parked {
         /// The claim.
         id: ClaimId,
@@ -171,40 +171,40 @@ pub enum Event {
         /// The claim.
         id: ClaimId,
     },
-    /// [`Action::Move`] is done: nothing of the claim is on the GPUs that it left.
+    /// [`Action::Move`] is done: the claim has nothing on the GPUs that it left.
     Moved {
         /// The claim.
         id: ClaimId,
     },
-    /// A lever did not work; the claim is where it was.
+    /// A lever failed; the claim is where it was.
     LeverFailed {
         /// The claim.
         id: ClaimId,
-        /// Why, for what is tried next.
+        /// The kind of failure, which decides what is tried next.
         failure: Failure,
         /// Why, in words.
         why: String,
     },
-    /// How long before a lease ends its owner is told.
+    /// Owners are warned this long before a lease ends.
     LeaseWarning(Duration),
-    /// The lease of a claim that is held ends at another time.
+    /// The end of a granted claim's lease changes.
     Lease {
         /// The claim.
         id: ClaimId,
-        /// When; never, if `None`.
+        /// The new end; `None` for no end.
         ends: Option<Now>,
     },
-    /// The rules of all classes, anew.
+    /// The rules of all classes, replacing the previous ones.
     Classes(Classes),
-    /// The local time of the machine, in minutes from midnight: rules may hold by the hour.
+    /// Local time in minutes from midnight, for rules by the hour.
     Minute(u16),
     /// Time passes.
     Tick,
 }
 
 impl Event {
-    /// Whether a claim comes, goes, is moved or gets another size. What is told again as time passes or after a restart is
-    /// none of it: rules, the time of day, which GPUs are drained.
+    /// True for events that change placement. False for those that repeat as time passes or after a restart: rules, the
+    /// time of day, drained GPUs.
     pub(super) fn stirs(&self) -> bool {
         match self {
             Self::Submit { .. }
@@ -255,19 +255,18 @@ pub enum Action {
         /// The slice with its new `mem_cap`.
         slice: Slice,
     },
-    /// Read all pages and answer with [`Event::Measured`], once for each of these: somebody waits.
+    /// Read all pages and answer with [`Event::Measured`], once for each of these actions: a claim waits.
     Measure,
-    /// A claim has another size: journal it, then write the SMs and the request into its pages. Caps follow
-    /// in actions of their own. If it cannot be journaled, [`Event::Restore`] with `before` undoes
-    /// it.
+    /// A claim has another size: journal it, then write the SMs and the request into its pages. Caps follow as separate
+    /// actions. If journaling fails, [`Event::Restore`] with `before` undoes it.
     Resize {
         /// Number of the wish.
         ticket: u64,
         /// The claim.
         id: ClaimId,
-        /// What it held.
+        /// Its previous slices.
         before: Vec<Slice>,
-        /// What it holds now.
+        /// Its new slices.
         slices: Vec<Slice>,
     },
     /// A wish to resize waits; sent when its place or reason changes.
@@ -279,7 +278,7 @@ pub enum Action {
         /// Why.
         error: ResizeError,
     },
-    /// A wish to resize is refused; the claim keeps what it has.
+    /// A wish to resize is refused; the claim keeps its size.
     ResizeRefused {
         /// Number of the wish.
         ticket: u64,
@@ -290,18 +289,18 @@ pub enum Action {
     Grant {
         /// The claim.
         id: ClaimId,
-        /// What it holds.
+        /// Its slices.
         slices: Vec<Slice>,
-        /// When its lease ends.
+        /// End of its lease.
         ends: Option<Now>,
-        /// It is only counted, without caps.
+        /// The claim is only counted, without caps.
         counted: bool,
     },
     /// The claim waits; sent when its place or reason changes.
     Wait {
         /// The claim.
         id: ClaimId,
-        /// 1 is the head.
+        /// 1 is the head of the queue.
         position: usize,
         /// Why.
         reason: Reason,
@@ -312,85 +311,85 @@ pub enum Action {
         id: ClaimId,
         /// Why.
         reason: Reason,
-        /// It could run another time: only its patience is over.
+        /// It may run at another time: only its patience is over.
         for_now: bool,
     },
-    /// Something is taken from a claim at `at` unless things change: tell its owner.
+    /// A lever will be used on a claim at `at` unless things change: warn its owner.
     Announce {
         /// The claim.
         id: ClaimId,
-        /// What is done.
+        /// The lever.
         lever: Lever,
-        /// The GPUs it goes to, where it moves.
+        /// Its destination GPUs, if it moves.
         to: Vec<usize>,
         /// When.
         at: Now,
-        /// For whom.
+        /// The claim that needs the room.
         cause: Cause,
     },
-    /// What was announced is not done.
+    /// An announced lever is cancelled.
     Retract {
         /// The claim.
         id: ClaimId,
-        /// What was announced.
+        /// The announced lever.
         lever: Lever,
     },
-    /// The claim's memory goes to the host; answered by [`Event::Parked`] or [`Event::LeverFailed`].
+    /// Move the claim's memory to the host; answered by [`Event::Parked`] or [`Event::LeverFailed`].
     Park {
         /// The claim.
         id: ClaimId,
-        /// Its processes are frozen as well.
+        /// Also freeze its processes.
         freeze: bool,
-        /// The one who wants it.
+        /// Why.
         by: ParkedBy,
     },
-    /// The claim comes back; answered by [`Event::Unparked`] or [`Event::LeverFailed`].
+    /// Bring the claim back to GPUs; answered by [`Event::Unparked`] or [`Event::LeverFailed`].
     Unpark {
         /// The claim.
         id: ClaimId,
-        /// What it holds then.
+        /// Its slices there.
         to: Vec<Slice>,
     },
-    /// The claim goes to other GPUs; answered by [`Event::Moved`] or [`Event::LeverFailed`].
+    /// Move the claim to other GPUs; answered by [`Event::Moved`] or [`Event::LeverFailed`].
     Move {
         /// The claim.
         id: ClaimId,
-        /// What it holds.
+        /// Its present slices.
         from: Vec<Slice>,
-        /// What it holds then.
+        /// Its slices there.
         to: Vec<Slice>,
     },
-    /// A claim that was to be moved by [`Event::MoveTo`] stays where it is.
+    /// A claim stays where it is, against [`Event::MoveTo`].
     MoveRefused {
         /// The claim.
         id: ClaimId,
         /// Why.
         why: String,
     },
-    /// A claim's share of the SMs is another for a while: journal it and write it into its pages.
+    /// A claim's share of the SMs changes for a while: journal it and write it into its pages.
     Share {
         /// The claim.
         id: ClaimId,
-        /// What it holds now.
+        /// Its slices now.
         slices: Vec<Slice>,
     },
-    /// The claim's command is ended, to be started anew when there is room.
+    /// End the claim's command; it starts anew when there is room.
     Requeue {
         /// The claim.
         id: ClaimId,
-        /// For whom.
+        /// The claim that needs the room.
         cause: Cause,
     },
-    /// The claim is ended.
+    /// End the claim.
     Kill {
         /// The claim.
         id: ClaimId,
-        /// For whom.
+        /// The claim that needs the room.
         cause: Cause,
     },
-    /// An answer came late, or something was wanted of a claim that it cannot do where it is: nothing is done.
+    /// An answer came late, or a wish does not suit the claim's phase: nothing is done.
     Late(super::Illegal),
-    /// The lease of a claim ends soon: its owner should know.
+    /// The lease of a claim ends soon: warn its owner.
     LeaseWarning {
         /// The claim.
         id: ClaimId,

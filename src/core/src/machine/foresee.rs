@@ -1,6 +1,6 @@
-//! When waiting claims start: a copy of the machine goes on as this one would if nobody else asked, with those who run
-//! ending as earlier runs of the same programs did, early in one copy and late in another. What is further ahead than the
-//! copies can decide is added without decisions: room goes to those who wait in their order, and nothing is taken.
+//! Predicts when waiting claims start. Copies of the machine run ahead as if no new claims came. In one copy running
+//! claims end as early, in another as late, as earlier runs of the same programs did. Beyond the decisions that the
+//! copies may make, room goes to waiting claims in their order, and no levers are used.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
@@ -15,84 +15,84 @@ use crate::ledger::Slice;
 use crate::place;
 use crate::units::Bytes;
 
-/// Ends are as early as in this part of earlier runs ...
+/// Quantiles of earlier runs at which claims end, in the early copy ...
 const EARLY: f64 = 0.02;
-/// ... and as late as in this one.
+/// ... and in the late one.
 const LATE: f64 = 0.75;
-/// Those who will come make a wait longer by this, about.
+/// Factor for claims that will still arrive, an estimate.
 const LATER: f64 = 1.28;
-/// A start is certain where others end before it with less than this probability.
+/// A start is certain if another claim ends before it with less than this probability.
 const HARDLY: f64 = 0.01;
-/// What is not certain is not said more closely than this.
+/// Margin around a start that is not certain.
 const SLACK: Duration = Duration::from_secs(10);
-/// Decisions of all copies at most, and claims times decisions: many decide for longer.
+/// Limit on decisions of all copies, and on claims times decisions: more claims make each decision slower.
 const DECISIONS: usize = 300;
 const WORK: usize = 2000;
-/// A copy decides so often in any case.
+/// Minimum number of decisions of each copy.
 const LEAST: usize = 4;
-/// The further ahead the less often a copy decides: after this part of the time that has passed in it, and no sooner than
-/// this.
+/// A copy decides less often the further ahead it is: the interval is the time passed in it divided by this, and at
+/// least this long.
 const COARSE: (u32, Duration) = (16, Duration::from_secs(2));
-/// The same where ends are guessed.
+/// The same for a copy with guessed ends.
 const ROUGH: (u32, Duration) = (3, Duration::from_secs(10));
 
-/// After its last decision a copy goes on for so many ends, with so many of those who wait.
+/// After its last decision a copy continues for this many ends, with this many waiting claims.
 const ENDS: usize = 64;
 const QUEUED: usize = 256;
 
 /// What a claim waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Until {
-    /// Others make room, as announced.
+    /// Announced levers make room.
     Countdown,
-    /// This claim has run for its minimum run time, and makes room.
+    /// This claim reaches its minimum run time and makes room.
     MinRun(ClaimId),
     /// The time limit of this claim.
     Limit(ClaimId),
-    /// This claim ends, by what earlier runs took.
+    /// This claim ends, judging by earlier runs.
     Ends(ClaimId),
-    /// It has waited so long that all make room for a while.
+    /// It has waited so long that every claim makes room for a while.
     Turn,
 }
 
-/// When a waiting claim starts.
+/// Predicted start of a waiting claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Expected {
-    /// Not before.
+    /// Earliest start.
     pub low: Now,
-    /// Mostly by then; `None` where nobody knows.
+    /// Likely latest start; `None` if unknown.
     pub high: Option<Now>,
-    /// Both are close to each other, whatever others do.
+    /// The start is at `low`, whatever other claims do.
     pub certain: bool,
     /// What it waits for.
     pub until: Until,
 }
 
-/// A claim's memory on its way takes so long: seconds, and bytes per second.
+/// Time to copy a claim's memory: seconds, and bytes per second.
 const CARRY: (f64, f64) = (2.0, 4.0e9);
 
-/// How long it takes to bring memory of a GPU to the host, or back.
+/// Time to copy a GPU's memory to the host or back.
 #[must_use]
 pub fn carry(mem: Bytes) -> Duration {
     Duration::from_secs_f64(CARRY.0 + mem.0 as f64 / CARRY.1)
 }
 
-/// A copy that goes on.
+/// A copy that runs ahead.
 struct Ahead {
     machine: Machine,
     now: Now,
-    /// How claims end.
+    /// Quantile of earlier runs at which claims end; `None` if only time limits count.
     ends: Option<f64>,
-    /// So often it may still decide.
+    /// Number of decisions left.
     left: usize,
-    /// What is being done, and when it is done.
+    /// Levers in progress, and when they are done.
     doing: BinaryHeap<Reverse<(Now, ClaimId, Doing)>>,
-    /// Since when claims run here that end, and how much longer they do.
+    /// Claims that will end here: start, and remaining time from then.
     runs: BTreeMap<ClaimId, (Now, Duration)>,
     charges: BTreeMap<(ClaimId, usize), Bytes>,
     /// The claim that ended last, and whether by a time limit.
     ended: Option<(ClaimId, bool)>,
-    /// When plans were made.
+    /// Time and cause of each plan.
     planned: BTreeMap<ClaimId, (Now, Until)>,
     starts: BTreeMap<ClaimId, (Now, Until)>,
 }
@@ -105,8 +105,7 @@ enum Doing {
 }
 
 impl Machine {
-    /// When these of the waiting claims start, if nobody else asks for anything. Those of which that cannot be said are
-    /// left out.
+    /// Predicted starts of these waiting claims, if no new claims come. Claims without a prediction are left out.
     #[must_use]
     pub fn expected_starts(
         &self,
@@ -119,7 +118,7 @@ impl Machine {
         if waits.is_empty() {
             return BTreeMap::new();
         }
-        // Where nobody's end is known there is one future, not three.
+        // If no claim's end is known, one copy is enough.
         let held = self.ledger.held().map(|(id, _)| id);
         let known = held
             .chain(self.queue().map(|(id, _)| id))
@@ -143,7 +142,7 @@ impl Machine {
             }
             false => (scene(None, 1).starts, None, BTreeMap::new()),
         };
-        // A claim that does not start in the copy in which claims end early starts no sooner than it was gone on with.
+        // A claim that does not start in the early copy starts no sooner than where that copy stopped.
         let lowest = |id: &ClaimId| {
             let early = early.as_ref()?;
             let starts = early.starts.get(id).copied();
@@ -183,7 +182,7 @@ impl Machine {
         waiting.is_some_and(|w| !w.blocks.is_empty()) && self.plan_of(id).is_none()
     }
 
-    /// At most how probable it is that one of those who hold ends by itself before then.
+    /// Upper bound of the probability that a running claim ends by itself before then.
     fn ends_before(&self, now: Now, at: Now) -> f64 {
         let within = at.saturating_sub(now);
         let limit = |id| self.lease_end(id).is_some_and(|end| end <= at);
@@ -194,7 +193,7 @@ impl Machine {
             .filter(|id| !limit(*id));
         held.map(|id| {
             let ran = self.ran(id);
-            // Of whatever goes on for a while half goes on for as long again.
+            // Half of all runs of a given age last as long again.
             let alone = within.as_secs_f64() / (ran + within).as_secs_f64().max(1.0);
             let span = self.run_times.get(&id);
             span.map_or(alone, |span| span.ends_within(ran, within, alone))
@@ -222,7 +221,7 @@ impl Ahead {
             planned: BTreeMap::new(),
             starts: BTreeMap::new(),
         };
-        // The copy gets no answers to what the original has asked.
+        // The copy gets no answers to requests of the original.
         ahead.machine.measuring = 0;
         let held: Vec<ClaimId> = machine.ledger.held().map(|(id, _)| id).collect();
         held.into_iter().for_each(|id| ahead.run(id));
@@ -271,7 +270,7 @@ impl Ahead {
         }
     }
 
-    /// What it does not decide any more: whoever ends makes room for those who wait, in their order.
+    /// Continues without decisions: an ending claim makes room for waiting claims, in their order.
     fn roll_on(&mut self, waits: &BTreeSet<ClaimId>) {
         let mut ledger = std::mem::take(&mut self.machine.ledger);
         let queue = self
@@ -314,7 +313,6 @@ impl Ahead {
         }
     }
 
-    /// A claim runs from now on.
     fn run(&mut self, id: ClaimId) {
         let ran = self.machine.ran(id);
         let span = self.machine.run_times.get(&id);
@@ -347,7 +345,7 @@ impl Ahead {
         }
     }
 
-    /// All that happens at a moment, and one decision.
+    /// All events of one moment, and one decision.
     fn send(&mut self, events: Vec<Event>) {
         let mut todo = VecDeque::from(events);
         loop {
@@ -356,7 +354,7 @@ impl Ahead {
                     todo.extend(self.react(action));
                 }
             }
-            // The pages are read once for all who have asked for that.
+            // One reading of the pages answers all requests.
             if std::mem::take(&mut self.machine.measuring) == 0 {
                 break;
             }
@@ -392,7 +390,7 @@ impl Ahead {
                     self.charges.insert((id, slice.gpu), slice.mem);
                 }
                 self.run(id);
-                // What can be done to it is not known: as much as to any other.
+                // What works on it is unknown: assume what works on the others.
                 let others = self.machine.claims.iter().map(|(_, g)| g);
                 let able = others
                     .map(|g| &g.run.levers)
@@ -436,7 +434,7 @@ impl Ahead {
 }
 
 impl Machine {
-    /// What a claim for which room is being made has waited for.
+    /// What a claim with a plan has waited for.
     fn until(&self, id: ClaimId) -> Until {
         let now = self.past.at();
         let countdown = self.reclaim.rules.countdown;
@@ -448,7 +446,8 @@ impl Machine {
         let taken = steps.iter().filter(|s| s.lever != Lever::Move);
         let granted = taken.filter_map(|s| Some((self.claims.get(s.id)?, s.id)));
         let last = granted.map(|(g, id)| (self.min_run_ends(g), id)).max();
-        // It was asked for as soon as that was over when the countdown will be.
+        // True if the plan was made at the earliest moment that the minimum run time allowed: one countdown before its
+        // end.
         let waited = |ends: Now| ends + Duration::from_secs(1) >= now + countdown;
         match last {
             Some((ends, id)) if waited(ends) => Until::MinRun(id),

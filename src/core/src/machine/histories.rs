@@ -1,4 +1,4 @@
-//! The machine over random histories: properties that hold after every event.
+//! Random histories of the machine, with properties that hold after every event.
 
 use proptest::prelude::*;
 
@@ -31,7 +31,7 @@ enum Step {
     Wait(u64),
 }
 
-/// Wishes for another size, of so much memory at most.
+/// Wishes for another size, of at most this much memory.
 pub(super) fn changes(most_gib: u64) -> impl Strategy<Value = Change> {
     let share = || prop::option::of((1u32..=1000).prop_map(Share::from_milli));
     let mem = move || prop::option::of((1u64..=most_gib).prop_map(Bytes::gib));
@@ -141,7 +141,7 @@ fn a_quota_bounds_what_its_party_holds_together_and_blocks_nobody_else() {
         reason.to_string(),
         "wants 0.5 of a GPU; group:lab may hold 0.8 at most and holds 0.5"
     );
-    // Others are not kept by it, on any GPU; what alone is above the quota is refused at once.
+    // The quota does not affect others, on any GPU. A claim that alone exceeds it is refused at once.
     enter(&mut w, 3, "user:bob");
     w.submit(3, 1000);
     assert!(w.machine.ledger().slices(ClaimId(3)).is_some());
@@ -158,7 +158,7 @@ fn a_quota_bounds_what_its_party_holds_together_and_blocks_nobody_else() {
         )
     });
     assert!(refused);
-    // Growing is no way around it.
+    // Growing does not bypass the quota.
     let change = Change {
         share: Some(Share::from_milli(900)),
         ..Change::default()
@@ -179,7 +179,7 @@ fn a_quota_bounds_what_its_party_holds_together_and_blocks_nobody_else() {
         )
     });
     assert!(kept, "{:?}", w.log.last());
-    // A larger quota lets it start, and so does what comes back.
+    // A larger quota lets it start, and so does room that is returned.
     w.send(Event::Quotas(vec![max(1000)]));
     assert!(w.machine.ledger().slices(ClaimId(2)).is_some());
     enter(&mut w, 5, "group:lab");
@@ -222,7 +222,7 @@ fn an_instance_counts_for_its_part_of_a_gpu() {
     assert_eq!(ask(2, 250), (Some(vec![2]), None));
     let kept = "wants 0.1 of a GPU; group:lab may hold 0.6 at most and holds 0.785";
     assert_eq!(ask(3, 100), (None, Some(kept.to_owned())));
-    // Three instances are not three GPUs: of 0.927 the other user is guaranteed a half.
+    // Three instances are not three GPUs: the other user is guaranteed half of 0.927.
     let mut other = Request::from_gpus(Share::from_milli(100), Share::ONE, Class::Batch).unwrap();
     other.uid = 2;
     w.submit_request(4, other, None);
@@ -232,8 +232,8 @@ fn an_instance_counts_for_its_part_of_a_gpu() {
 }
 
 proptest! {
-    /// Random histories keep the ledger's rule (checked after every event), and everybody who waits is
-    /// granted once the others have gone.
+    /// Random histories keep the ledger's rule (checked after every event), and every waiting claim starts once the
+    /// others have ended.
     #[test]
     fn never_over_and_nobody_is_forgotten(steps in steps()) {
         let mut w = World::new(&[24, 48, 80]);
@@ -257,7 +257,7 @@ proptest! {
                 }
                 Step::Use { claim, part } => {
                     if let Some(id) = holders.get(claim) {
-                        // A member never uses more than its page's cap.
+                        // A member never uses more than the cap in its page.
                         let s = w.machine.ledger().slices(*id).unwrap()[0].clone();
                         w.used.insert((*id, s.gpu), Bytes(s.mem_cap.0 / 255 * u64::from(part)));
                     }
@@ -275,14 +275,14 @@ proptest! {
                     w.send(Event::Tick);
                 }
             }
-            // Nothing stays idle that the first in the queue could have.
+            // Nothing that the head of the queue could have stays idle.
             if let Some(Ask::Claim { id, request, .. }) = w.machine.queue.first().map(|f| &f.ask) {
                 prop_assert!(
                     place::best_fit(w.machine.ledger(), request, &[]).is_none(),
                     "{id} could start"
                 );
             }
-            // A lease that has ended is told once; the service then ends the claim.
+            // The end of a lease is reported once; the service then ends the claim.
             for (id, slices) in w.machine.ledger().held() {
                 let used = w.used.get(&(id, slices[0].gpu)).copied().unwrap_or_default();
                 prop_assert!(used <= slices[0].mem_cap, "{id} is over its cap");
@@ -295,7 +295,7 @@ proptest! {
         }
         let all: Vec<ClaimId> = w.machine.ledger().held().map(|(id, _)| id).collect();
         let waiting = w.machine.queue().count();
-        // Every wish to resize was answered once, or waits still.
+        // Every wish to resize was answered once, or still waits.
         for ticket in 1..next {
             let answers = w.log.iter().filter(|a| matches!(a,
                 Action::Resize { ticket: t, .. } | Action::ResizeRefused { ticket: t, .. } if *t == ticket));

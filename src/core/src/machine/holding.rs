@@ -1,6 +1,6 @@
-//! Where granted claims are, and what the answers to levers and the wishes of people change about that.
+//! Where granted claims are, and how answers to levers and wishes of users change that.
 //!
-//! A claim on its way holds both sides until the answer comes, so that it can always stay where it was.
+//! A claim in transit holds both sides until the answer comes, so that it can always stay where it was.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::claim::{ClaimId, Request};
 use crate::ledger::{Admission, Slice};
 use crate::units::{Bytes, Share};
 
-/// What a parked claim asks for: what it held, on the GPUs where it can be.
+/// The request of a parked claim: what it held, on the GPUs open to it.
 fn wish_to_come_back(granted: Option<&Claim>, parked: &Parked, gpus: Vec<u32>) -> Request {
     let first = parked.slices.first();
     let mem = |s: &Slice| s.mem.max(s.charge);
@@ -60,19 +60,19 @@ impl Machine {
             .collect()
     }
 
-    /// What a granted claim asked for.
+    /// The request of a granted claim.
     #[must_use]
     pub fn request_of(&self, id: ClaimId) -> Option<&Request> {
         self.claims.get(id).map(|g| &g.request)
     }
 
-    /// What can be done to a granted claim, as last told.
+    /// The levers that work on a granted claim, as last reported.
     #[must_use]
     pub fn levers(&self, id: ClaimId) -> Option<&Levers> {
         self.claims.get(id).map(|c| &c.run.levers)
     }
 
-    /// Host memory that parked claims have, or are about to have.
+    /// Host memory that parked claims use or are about to use.
     #[must_use]
     pub fn host_taken(&self) -> Bytes {
         let bytes = |(id, phase): (ClaimId, &Phase)| match phase {
@@ -83,7 +83,7 @@ impl Machine {
         all.fold(Bytes::ZERO, Bytes::saturating_add)
     }
 
-    /// Bytes that a claim has on its GPUs, by the last reading.
+    /// Bytes that a claim uses on its GPUs, by the last reading.
     pub(super) fn bytes_of(&self, id: ClaimId) -> Bytes {
         let slices = self.ledger.slices(id).unwrap_or_default();
         slices
@@ -91,7 +91,7 @@ impl Machine {
             .fold(Bytes::ZERO, |sum, s| sum.saturating_add(s.charge))
     }
 
-    /// A claim found again after a restart.
+    /// Enters a claim that was found again after a restart.
     pub(super) fn restore(
         &mut self,
         now: Now,
@@ -132,13 +132,13 @@ impl Machine {
         }
     }
 
-    /// A claim leaves where it is; false if it cannot.
+    /// Moves a claim from its GPUs into phase `to`; false if that is illegal.
     pub(super) fn set_out(&mut self, id: ClaimId, to: Phase, actions: &mut Vec<Action>) -> bool {
         let gone = self.claims.go(id, PhaseKind::Granted, to);
         gone.map_err(|e| actions.push(Action::Late(e))).is_ok()
     }
 
-    /// A parked claim waits for room.
+    /// Queues a parked claim for room.
     fn ask_back(&mut self, now: Now, id: ClaimId) {
         let Some(parked) = self.claims.offloaded_mut(id) else {
             return;
@@ -162,7 +162,7 @@ impl Machine {
         }
     }
 
-    /// GPUs on which a parked claim can be: those that it left, and, if it is movable, others like them.
+    /// GPUs open to a parked claim: those that it left and, if it is movable, others like them.
     fn gpus_for(&self, id: ClaimId, parked: &Parked) -> Vec<u32> {
         let own: Vec<usize> = parked.slices.iter().map(|s| s.gpu).collect();
         let granted = self.claims.get(id);
@@ -174,7 +174,7 @@ impl Machine {
             own.contains(&g) || (movable && named && self.ledger.alike(g, &own))
         };
         let known = self.ledger.gpus().len();
-        // Before the facts are there only its own are known to be like it.
+        // Without facts only its own GPUs are known to be suitable.
         let gpus: Vec<usize> = if known == 0 {
             own.clone()
         } else {
@@ -185,7 +185,7 @@ impl Machine {
             .collect()
     }
 
-    /// Parked claims that wait look again where they can be: what is known of GPUs and claims has changed.
+    /// Updates the GPUs open to parked claims that wait, after facts or claims have changed.
     pub(super) fn widen_ways_back(&mut self) {
         for place in 0..self.queue.len() {
             let Ask::Claim { id, .. } = &self.queue[place].ask else {
@@ -201,7 +201,7 @@ impl Machine {
         }
     }
 
-    /// What a parked claim holds on the GPUs that were found for it.
+    /// Brings a parked claim to the GPUs that were found for it.
     pub(super) fn unpark(
         &mut self,
         id: ClaimId,
@@ -221,7 +221,7 @@ impl Machine {
         }
     }
 
-    /// Its last way back failed a moment ago.
+    /// Whether its last restore failed a moment ago.
     pub(super) fn rests(&self, now: Now, id: ClaimId) -> bool {
         let granted = self.claims.get(id);
         self.comes_back(id)
@@ -238,7 +238,6 @@ impl Machine {
         self.claims.offloaded(id).is_some()
     }
 
-    /// A person wants something of a claim.
     pub(super) fn wish(&mut self, now: Now, id: ClaimId, wish: Wish, actions: &mut Vec<Action>) {
         let freeze = match wish {
             Wish::Keep => {
@@ -261,7 +260,7 @@ impl Machine {
             self.queue.retain(|w| !w.asks_for(id));
             self.goes_on(id, actions);
         } else if self.ledger.slices(id).is_some() && !self.on_its_way(id) {
-            // Where another scheduler decides nobody is sent away, nor by its owner's wish.
+            // If another scheduler decides, no claim is parked, not even on its owner's wish.
             let held = self.ledger.slices(id).unwrap_or_default();
             let own = |s: &Slice| self.ledger.admission(s.gpu) != Admission::Foreign;
             if !held.iter().all(own) {
@@ -276,14 +275,13 @@ impl Machine {
         }
     }
 
-    /// A claim needs its GPU again.
     pub(super) fn wanted(&mut self, now: Now, id: ClaimId) {
         if !self.claims.want(id) {
             self.ask_back(now, id);
         }
     }
 
-    /// Its GPU is not needed any more. Where it was taken for others it comes back all the same.
+    /// Its GPU is not needed any more. If the GPU was taken for others, the claim comes back all the same.
     pub(super) fn unwanted(&mut self, id: ClaimId) {
         let parked = self.claims.offloaded_mut(id);
         if let Some(parked) = parked.filter(|p| p.back && p.by != ParkedBy::Reclaim) {
@@ -292,10 +290,10 @@ impl Machine {
         }
     }
 
-    /// The claim's memory is in the host.
+    /// The claim's memory has arrived in the host.
     pub(super) fn parked(&mut self, now: Now, id: ClaimId, host: Bytes) -> Result<(), Illegal> {
         let mut slices = self.ledger.slices(id).unwrap_or_default().to_vec();
-        // What is in the host was on the GPUs, whatever was read last.
+        // Bytes in the host were on the GPUs, whatever the last reading was.
         let each = Bytes(host.0.div_ceil(slices.len().max(1) as u64));
         if self.bytes_of(id) < host {
             for slice in &mut slices {
@@ -304,7 +302,7 @@ impl Machine {
         }
         let back = self.claims.offload(now, id, host, slices)?;
         if let Some(granted) = self.claims.get_mut(id) {
-            // That it did not work before keeps nobody from coming back.
+            // Earlier failures do not count against a restore.
             granted.run.spared.remove(&Lever::Offload);
         }
         self.ledger.remove(id);
@@ -314,7 +312,7 @@ impl Machine {
         Ok(())
     }
 
-    /// The claim is back, or where it was to go.
+    /// The claim has come back, or reached its destination.
     pub(super) fn arrived(
         &mut self,
         now: Now,
@@ -335,7 +333,7 @@ impl Machine {
         Ok(())
     }
 
-    /// A lever did not work: the claim is where it was, and the same is not tried again for a while.
+    /// A lever failed: the claim is where it was, and the lever is not tried again for a while.
     pub(super) fn lever_failed(
         &mut self,
         now: Now,
@@ -365,7 +363,7 @@ impl Machine {
         if let Some(granted) = self.claims.get_mut(id) {
             granted.run.failures += 1;
             granted.run.spared.insert(lever, until);
-            // Offloaded and suspended are the same to the driver.
+            // Offload and suspend are the same to the driver.
             if matches!(lever, Lever::Offload | Lever::Suspend) {
                 granted.run.spared.insert(Lever::Offload, until);
                 granted.run.spared.insert(Lever::Suspend, until);
@@ -374,13 +372,12 @@ impl Machine {
         Ok(())
     }
 
-    /// Forgets a claim.
     pub(super) fn forget(&mut self, id: ClaimId) {
         self.claims.remove(id);
         self.run_times.remove(&id);
     }
 
-    /// A claim holds these from now on, and so long.
+    /// Enters a granted claim with these slices, and its lease.
     pub(super) fn grant(&mut self, id: ClaimId, claim: Claim, slices: Vec<Slice>) -> Action {
         let lease = claim.request.lease;
         let ends = lease.map(|l| claim.run.since.saturating_add(l));

@@ -1,4 +1,4 @@
-//! Leases: when a claim ends by itself, that its owner is told before, and who may have more time.
+//! Leases: when claims end by themselves, when their owners are warned, and which claims may be extended.
 
 use std::time::Duration;
 
@@ -8,21 +8,21 @@ use super::{Action, Machine, Now};
 use crate::claim::ClaimId;
 
 impl Machine {
-    /// When a granted claim's lease ends.
+    /// End of a granted claim's lease.
     #[must_use]
     pub fn lease_end(&self, id: ClaimId) -> Option<Now> {
         let ends = self.claims.get(id)?.ends?;
         Some(ends.saturating_add(self.stood_still(id)))
     }
 
-    /// For how long a claim's time limit has stood still, since its memory left for others.
+    /// How long a claim's time limit has stood still since its memory left for others.
     #[must_use]
     pub fn stood_still(&self, id: ClaimId) -> Duration {
         let since = self.claims.get(id).and_then(|c| c.away);
         since.map_or(Duration::ZERO, |since| self.past.at().saturating_sub(since))
     }
 
-    /// A claim's memory leaves for others.
+    /// A claim's memory leaves for others: its time limit stands still.
     pub(super) fn stands_still(&mut self, id: ClaimId) {
         let now = self.past.at();
         if let Some(claim) = self.claims.get_mut(id) {
@@ -30,7 +30,7 @@ impl Machine {
         }
     }
 
-    /// A claim can run again, or is away by its owner's will from now on: its time limit goes on.
+    /// The time limit of a claim continues: the claim can run again, or is away by its owner's wish.
     pub(super) fn goes_on(&mut self, id: ClaimId, actions: &mut Vec<Action>) {
         let ends = self.lease_end(id);
         let Some(claim) = self.claims.get_mut(id) else {
@@ -48,15 +48,15 @@ impl Machine {
         }
     }
 
-    /// The owner of a claim knows that its lease ends soon.
+    /// Records that the owner was warned of the end.
     pub(super) fn is_warned(&mut self, id: ClaimId) {
         if let Some(claim) = self.claims.get_mut(id) {
             claim.warn_at = None;
         }
     }
 
-    /// Since when a claim that is found again is away for others. A claim on the way there when the service ended
-    /// left only now.
+    /// Since when a restored claim is away for others. A claim that was on its way when the service ended left only
+    /// now.
     pub(super) fn left_for_others(&self, now: Now, id: ClaimId, holding: &Holding) -> Option<Now> {
         match &holding.phase {
             Phase::Offloaded(parked) | Phase::Restoring(parked) => {
@@ -68,7 +68,7 @@ impl Machine {
         }
     }
 
-    /// Moves a claim's lease end. Of a short lease the owner is told in its last quarter.
+    /// Sets the end of a claim's lease. The warning for a short lease comes in its last quarter.
     pub(super) fn set_lease(&mut self, id: ClaimId, ends: Option<Now>) {
         let (now, warning) = (self.past.at(), self.lease_warning);
         let Some(claim) = self.claims.get_mut(id) else {
@@ -85,7 +85,7 @@ impl Machine {
         }
     }
 
-    /// A claim is gone any moment; its lease has no end any more.
+    /// A claim will be gone soon; its lease has no end any more.
     pub(super) fn is_ending(&mut self, id: ClaimId) {
         self.set_lease(id, None);
         if let Some(claim) = self.claims.get_mut(id) {
@@ -93,7 +93,7 @@ impl Machine {
         }
     }
 
-    /// Tells of leases that end soon, and of those that have ended.
+    /// Reports leases that end soon or have ended.
     pub(super) fn look_at_leases(&mut self, now: Now, actions: &mut Vec<Action>) {
         let due = |at: &dyn Fn(&Claim) -> Option<Now>| -> Vec<ClaimId> {
             let all = self.claims.iter().filter(|(_, c)| c.away.is_none());
@@ -113,11 +113,10 @@ impl Machine {
         }
     }
 
-    /// Whether a claim may stay longer than it said. Not if its owner has more than the guarantee and
-    /// somebody within theirs waits for one of its GPUs: they were let down once already.
+    /// Whether a claim may be extended. Not if its owner is above the guarantee, and a claim that is within a
+    /// guarantee, or whose turn it is, waits for one of its GPUs.
     ///
-    /// # Errors
-    /// The claim that waits.
+    /// # Errors The claim that waits.
     pub fn may_extend(&self, id: ClaimId) -> Result<(), ClaimId> {
         let held = self.ledger.slices(id).unwrap_or_default();
         let gpu = |g: usize| held.iter().any(|s| s.gpu == g);
@@ -199,13 +198,13 @@ mod tests {
         let mut w = World::new(&[24]);
         leased(&mut w, 1, 750, 7, Some(600));
         assert_eq!(w.machine.may_extend(ClaimId(1)), Ok(()));
-        // Two users, half a GPU each: the first has three quarters.
+        // Two users are guaranteed half a GPU each; the first holds three quarters.
         leased(&mut w, 2, 500, 8, None);
         assert!(w.machine.is_entitled(ClaimId(2)));
         assert_eq!(w.machine.may_extend(ClaimId(1)), Err(ClaimId(2)));
         w.send(Event::Gone { id: ClaimId(2) });
         assert_eq!(w.machine.may_extend(ClaimId(1)), Ok(()));
-        // An owner within the own part may stay.
+        // An owner within the guarantee may extend.
         let mut w = World::new(&[24]);
         leased(&mut w, 1, 500, 7, Some(600));
         leased(&mut w, 2, 333, 9, Some(600));

@@ -1,4 +1,4 @@
-//! Ways to take GPU capacity back from claims that run, what can come of them, and where a claim is meanwhile.
+//! Ways to take GPU capacity back from running claims, how they can fail, and where a claim is meanwhile.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,14 +11,14 @@ use crate::units::Bytes;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Lever {
-    /// What is lent above the requests is lent no more.
+    /// Lending above the requests stops.
     Caps,
-    /// A borrower's request of SMs is lowered for a while.
+    /// A borrower's SM request is lowered for a while.
     Share,
-    /// The GPU memory of a claim goes to the host, its processes live on. Written as releases before 0.2 know it.
+    /// The GPU memory of a claim goes to the host, its processes live on. Releases before 0.2 write it as `detach`.
     #[serde(rename = "detach", alias = "offload")]
     Offload,
-    /// A claim goes to other GPUs with all that it has.
+    /// A claim moves to other GPUs with all its memory.
     Move,
     /// Offloaded, and its processes frozen.
     Suspend,
@@ -29,7 +29,7 @@ pub enum Lever {
 }
 
 impl Lever {
-    /// What is done to the claim, after its number: `c3 moves to another GPU`.
+    /// The verb after the claim's name in a sentence: `c3 moves to another GPU`.
     #[must_use]
     pub const fn verb(self) -> &'static str {
         match self {
@@ -44,34 +44,34 @@ impl Lever {
     }
 }
 
-/// Why a lever did not work. The claim is where it was before.
+/// Why a lever failed. The claim is where it was before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// The driver or the claim cannot do that.
+    /// The driver or the claim does not support it.
     Refused,
-    /// It took too long and was undone.
+    /// It timed out and was undone.
     TimedOut,
-    /// A thread was in a call of the driver that did not end.
+    /// A thread was in a driver call that did not end.
     Busy,
-    /// Too little host memory for what it has.
+    /// Not enough host memory.
     HostRam,
-    /// A process died in the middle: the claim ends.
+    /// A process died meanwhile: the claim ends.
     Lost,
 }
 
-/// What can be done to a claim, as far as the service knows.
+/// The levers that work on a claim, as far as the service knows.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Levers {
-    /// Its memory can go to the host and back; else why not.
+    /// Whether its memory can go to the host and back; else why not.
     pub park: Result<(), String>,
-    /// It can go to other GPUs of the same model; else why not.
+    /// Whether it can move to other GPUs of the same model; else why not.
     pub movable: Result<(), String>,
     /// Its command may be ended and started anew.
     pub requeue: bool,
-    /// Nothing is taken from it for others, whatever else is said here.
+    /// Nothing is taken from it for others, whatever else is set here.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub left_alone: bool,
-    /// It has run nothing for so long that it is offloaded when somebody waits.
+    /// It has been idle so long that it is offloaded when another claim waits.
     pub idle: bool,
 }
 
@@ -88,28 +88,28 @@ impl Default for Levers {
     }
 }
 
-/// The cause why a claim was parked.
+/// Why a claim was parked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ParkedBy {
-    /// Its owner or an administrator: it comes back when asked, or (not frozen) when a member needs the GPU.
+    /// By its owner or an administrator. It comes back on request or, if not frozen, when a member needs the GPU.
     Person,
-    /// It ran nothing and somebody waited: it comes back when a member needs the GPU.
+    /// It was idle and another claim waited. It comes back when a member needs the GPU.
     Idle,
-    /// Others came first: it comes back as soon as there is room.
+    /// For other claims. It comes back as soon as there is room.
     Reclaim,
 }
 
-/// A claim whose memory lies in the host.
+/// A claim whose memory is in the host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Parked {
-    /// What it held, each with the bytes that lie in the host as its charge. It wants the same back.
+    /// What it held and needs back; each charge is the bytes in the host.
     pub slices: Vec<Slice>,
-    /// Host memory that it takes.
+    /// Host memory that it uses.
     pub host: Bytes,
     /// Its processes are frozen.
     pub frozen: bool,
-    /// The cause.
+    /// Why it was parked.
     pub by: ParkedBy,
     /// Since when.
     pub since: Now,
@@ -122,9 +122,9 @@ pub struct Parked {
 pub struct Holding {
     /// Where it is.
     pub phase: Phase,
-    /// What it holds on GPUs: nothing in the host, nor of what is only counted.
+    /// What it holds on GPUs; nothing while it is in the host or only counted.
     pub at: Vec<Slice>,
-    /// Where it moves.
+    /// Its destination, while it moves.
     pub to: Vec<Slice>,
 }
 
@@ -139,7 +139,7 @@ impl Holding {
         }
     }
 
-    /// What it holds, or wants back.
+    /// What it holds, or needs back.
     #[must_use]
     pub fn slices(&self) -> &[Slice] {
         match &self.phase {
@@ -150,7 +150,7 @@ impl Holding {
     }
 }
 
-/// What an owner wants of a claim.
+/// An owner's wish for a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wish {
     /// Memory to the host, processes live on.
@@ -161,15 +161,15 @@ pub enum Wish {
     Suspend,
     /// Back onto a GPU, processes run again.
     Resume,
-    /// What was announced is not done this time.
+    /// Postpone what was announced.
     Keep,
 }
 
-/// For whom something is taken.
+/// Why something is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cause {
-    /// The claim that waits; none where it is for the burst of those who run.
+    /// The claim that waits; none if claims are spread so that they can burst.
     pub waiter: Option<ClaimId>,
-    /// That one is within what its owner is guaranteed.
+    /// The waiting claim is within its owner's guarantee.
     pub entitled: bool,
 }

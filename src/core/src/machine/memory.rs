@@ -1,4 +1,4 @@
-//! What is known beside where claims are, so that a machine that is started anew goes on as the one before it.
+//! What the machine knows besides where claims are, so that a new machine continues as the old one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use super::plan::Plan;
 use super::{Ask, Machine, Now};
 use crate::claim::{ClaimId, Request};
 
-/// For so long a claim that waited when the machine ended keeps its place and what was planned for it.
+/// How long a claim that waited before a restart keeps its place and its plan.
 pub const ABSENCE: Duration = Duration::from_secs(10);
 
 /// A claim that waits.
@@ -19,45 +19,45 @@ pub const ABSENCE: Duration = Duration::from_secs(10);
 pub struct Kept {
     /// The claim.
     pub id: ClaimId,
-    /// What it asks.
+    /// Its request.
     pub request: Request,
-    /// Its place among those who asked.
+    /// Arrival order.
     pub seq: u64,
-    /// Since when it waits.
+    /// Start of its wait.
     #[serde(rename = "since_ms", with = "crate::millis")]
     pub since: Now,
-    /// Until when.
+    /// End of its patience.
     #[serde(rename = "deadline_ms", with = "crate::millis")]
     pub deadline: Option<Now>,
 }
 
-/// All of it. As text its times are in milliseconds.
+/// All of it. The serialized form has times in milliseconds.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Memory {
-    /// UUIDs of the GPUs in the order of their numbers, where the one who keeps it knows them.
+    /// UUIDs of the GPUs in the order of their indices, if known when it was saved.
     pub gpus: Vec<String>,
-    /// Claims that are held or parked.
+    /// Claims that are granted or parked.
     pub claims: BTreeMap<ClaimId, Run>,
-    /// Claims that wait, those among them that wait to come back.
+    /// Waiting claims, including those that wait to come back.
     #[serde(skip)]
     pub queue: Vec<Kept>,
-    /// What was announced, and how far it is.
+    /// Announced plans and their progress.
     pub plans: Vec<Plan>,
-    /// What owners have had: GPU-seconds as of the second time, in seconds.
+    /// Past use of owners: GPU-seconds as of a time in seconds.
     pub past: BTreeMap<u32, (f64, f64)>,
-    /// Up to when that is counted.
+    /// End of the time that `past` includes.
     #[serde(rename = "past_ms", with = "crate::millis")]
     pub past_at: Now,
-    /// Places given to those who asked.
+    /// Last arrival number.
     pub seq: u64,
-    /// Since when nobody came, went or was moved.
+    /// Since when no claim came, left or moved.
     #[serde(rename = "quiet_ms", with = "crate::millis")]
     pub quiet_since: Now,
-    /// Claims on their way to the host of which a member needs the GPU already.
+    /// Claims going to the host whose members already need the GPU again.
     pub wanted: BTreeSet<ClaimId>,
-    /// Claims whose owners know that their leases end soon.
+    /// Claims whose owners were warned of the end of their leases.
     pub warned: BTreeSet<ClaimId>,
-    /// Claims whose lease is over and that are still there.
+    /// Claims whose lease is over and that have not ended yet.
     pub over: BTreeSet<ClaimId>,
     /// Claims whose time limit stands still, and since when.
     #[serde(default, rename = "away_ms", with = "crate::millis")]
@@ -65,7 +65,7 @@ pub struct Memory {
 }
 
 impl Kept {
-    /// The same by another clock.
+    /// The same, with all times converted to another clock.
     #[must_use]
     pub fn by(mut self, clock: impl Fn(Now) -> Now) -> Self {
         let times = std::iter::once(&mut self.since).chain(&mut self.deadline);
@@ -75,7 +75,7 @@ impl Kept {
 }
 
 impl Memory {
-    /// The same by another clock.
+    /// The same, with all times converted to another clock.
     #[must_use]
     pub fn by(mut self, clock: impl Fn(Now) -> Now) -> Self {
         let claims = self.claims.values_mut();
@@ -95,7 +95,7 @@ impl Memory {
 }
 
 impl Machine {
-    /// What a machine that is started anew must be told with [`super::Event::Recall`].
+    /// The state to pass to a new machine with [`super::Event::Recall`].
     #[must_use]
     pub fn memory(&self) -> Memory {
         let queue = self.queue.iter().filter_map(|w| match &w.ask {
@@ -130,8 +130,8 @@ impl Machine {
         }
     }
 
-    /// Goes on as the machine of which this is the memory; the claims were restored before. Claims that
-    /// waited are waited for, as far as they are not parked here.
+    /// Restores queue and plans from a saved state; call after all claims are restored. Waiting claims that are not
+    /// parked keep their places until their clients return.
     pub(super) fn recall(&mut self, now: Now, memory: Memory) {
         for (id, run) in memory.claims {
             if let Some(claim) = self.claims.get_mut(id) {
@@ -143,7 +143,7 @@ impl Machine {
             let granted = self.holding(kept.id).is_some();
             let index = match known {
                 Some(index) => index,
-                // It was granted or has come back, and only that was written down.
+                // It was granted or came back after the state was saved.
                 None if granted => continue,
                 None => {
                     let ask = Ask::Claim {
@@ -182,7 +182,7 @@ impl Machine {
         self.reclaim.quiet_since = memory.quiet_since;
     }
 
-    /// Whether a claim that waited with this number is waited for; from now on it is here.
+    /// Whether a claim with this number waited before the restart; from now on it is present.
     pub(super) fn is_back(&mut self, id: ClaimId, asks: &Request, deadline: Option<Now>) -> bool {
         let mut queue = self.queue.iter_mut();
         let Some(waiting) = queue.find(|w| w.id() == id && w.absent.is_some()) else {
@@ -197,7 +197,7 @@ impl Machine {
         true
     }
 
-    /// Stops waiting for clients that do not come back.
+    /// Stops waiting for clients that did not return.
     pub(super) fn forget_absent(&mut self, now: Now) {
         let gone = |w: &super::Waiting| w.absent.is_some_and(|until| until <= now);
         let ids: Vec<ClaimId> = self
@@ -212,7 +212,7 @@ impl Machine {
         }
     }
 
-    /// Whether a plan is for somebody who is not back yet.
+    /// Whether a plan is for a claim whose client has not returned yet.
     pub(super) fn is_absent(&self, id: Option<ClaimId>) -> bool {
         self.queue
             .iter()

@@ -1,4 +1,4 @@
-//! A person has a claim moved to chosen GPUs.
+//! A user moves a claim to chosen GPUs.
 
 use super::claims::Phase;
 use super::holding::settled_on;
@@ -7,7 +7,6 @@ use crate::claim::ClaimId;
 use crate::ledger::{Admission, Held, Slice};
 
 impl Machine {
-    /// Sends a claim to these GPUs, or says why not.
     pub(super) fn move_to(&mut self, id: ClaimId, gpus: &[usize], actions: &mut Vec<Action>) {
         match self.way_to(id, gpus) {
             Ok((from, to)) => {
@@ -20,8 +19,8 @@ impl Machine {
         }
     }
 
-    /// A claim that is bound to some GPUs was sent to others: of those to which it is bound the new ones take the place
-    /// of those that it leaves, or the next time that it comes back from the host it would be where it was before.
+    /// Updates the GPUs that a moved claim is bound to: its new GPUs replace those that it left. Else its next restore
+    /// would bring it back to the old ones.
     pub(super) fn bind_to(&mut self, id: ClaimId, to: &[Slice]) {
         let from = self.ledger.slices(id).unwrap_or_default();
         let Some(granted) = self.claims.get_mut(id) else {
@@ -86,8 +85,8 @@ impl Machine {
     }
 }
 
-/// Of the GPUs to which a claim is bound (to none where there are none) those to which it has come take the place of
-/// those that it left. False if that changes nothing.
+/// Replaces, among the GPUs that a claim is bound to, those that it left by its new ones. An empty list (no binding)
+/// stays empty. False if nothing changes.
 pub fn rebind<G: PartialEq>(only: &mut Vec<G>, moves: Vec<(G, G)>) -> bool {
     if only.is_empty() || moves.iter().all(|(_, to)| only.contains(to)) {
         return false;
@@ -135,7 +134,7 @@ mod tests {
             let mut r =
                 Request::from_gpus(Share::from_milli(500), Share::ONE, Class::Batch).unwrap();
             r.only_gpus = only.clone();
-            // Something on GPU 1, so that it starts on GPU 0.
+            // Fills GPU 1, so that the claim starts on GPU 0.
             b.claim(2, 1000, 1, Class::Batch, 1);
             let first = b.at(2).unwrap()[0];
             if first != 1 {
@@ -151,7 +150,7 @@ mod tests {
             assert_eq!(b.at(1), Some(vec![2]));
             let request = b.w.machine.request_of(ClaimId(1)).unwrap();
             assert_eq!(request.only_gpus, then);
-            // It comes back to where it was sent, though the first is idle.
+            // It comes back to its new GPU, though the first is idle.
             wish(&mut b, Wish::Offload);
             wish(&mut b, Wish::Restore);
             if !only.is_empty() {

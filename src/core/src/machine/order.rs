@@ -1,11 +1,13 @@
-//! The order of service of claims that wait.
+//! The order of service of waiting claims.
 //!
-//! First come claims whose turn it is (they have waited for long), in the order in which it came, then those within
-//! what their owner is guaranteed (of those last who come back with more memory than they asked for). A claim that has
-//! run before and fits into what its owner is guaranteed has its turn there, before the owner's other claims; one of an
-//! owner at a time. Among the same standing goes the class of higher priority (for a claim's first hour), then, above the guarantee, the owner who has had the least of the machine lately, then the claim
-//! that has run for the shortest time (by levels), then the one who asked first. What an owner is
-//! guaranteed is divided in the same order among their claims, whether they hold or wait.
+//! 1. Claims whose turn it is (they have waited for long), by the time at which their turns came.
+//! 2. Claims within their owner's guarantee; last among them those that come back with more memory than they asked for.
+//!    A claim that comes back in its turn, if within the guarantee, precedes its owner's other claims, one at a time.
+//! 3. Other claims.
+//!
+//! Ties go to the class of higher priority (for a claim's first hour), then, above the guarantee, to the owner with the
+//! least recent use, then to the claim that has run for the shortest time (by levels), then to the first arrival. An
+//! owner's guarantee is divided in the same order among their claims, granted or waiting.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,30 +23,29 @@ use crate::sched::fair::{History, LEVELS, guarantees, level};
 use crate::units::{Bytes, Share};
 use crate::{place, reason};
 
-/// It is the turn of whoever has waited for longer, whatever their standing, so that nobody waits for ever.
+/// Starvation guard: claims queued longer than this go first, regardless of their guarantee.
 pub const DUE: Duration = Duration::from_secs(3600);
-/// The same of a claim that has run before and is away. One that has waited for so long has room kept by guesses, where
-/// nobody knows when others end.
+/// The same for a parked claim. After such a wait a reservation may rest on guessed ends.
 pub(super) const AWAY: Duration = Duration::from_secs(12 * 3600);
-/// The same of a claim that needs every GPU: while others come and go it comes back in its turn only, and it leaves nothing
-/// unused between them.
+/// The same for a parked claim that needs every GPU: while others come and go it comes back only in its turn, and
+/// leaves no gaps that others could use.
 const WHOLE_AWAY: Duration = Duration::from_secs(6 * 3600);
-/// For so long nothing is taken from a claim that comes back in its turn, at most.
+/// Longest time for which a claim that comes back in its turn is safe from levers.
 const SLOT: Duration = Duration::from_secs(3600);
-/// Those whose turn it is to start divide this: others wait for as long within their guarantee.
+/// Divided among the claims whose turn it is to start: claims within a guarantee wait this long.
 const STARTS: Duration = Duration::from_secs(1800);
-/// Those of an owner that are away have their turns within this time together, so that none is away for much longer than
-/// until its turn; but none comes back for less than a while.
+/// The turns of an owner's parked claims together, so that none is away much longer than until its turn. No turn is
+/// shorter than the minimum.
 const TURNS: Duration = Duration::from_secs(6 * 3600);
 const LEAST_SLOT: Duration = Duration::from_secs(600);
-/// The level of claims that have run for an hour.
+/// Level of a claim that has run for an hour.
 const LONG: u8 = 2;
-/// What was held while nobody waited counts for this part: it cost nobody anything.
+/// Weight of use while the queue was empty: it cost others nothing.
 const IDLE_WEIGHT: f64 = 0.5;
-/// For so many of the first in the queue the reason and the earliest start are worked out at every decision.
+/// Number of claims at the head of the queue whose reason and earliest start every decision updates.
 pub(super) const FORESEEN: usize = 16;
 
-/// Shares of the machine in the past, by owner.
+/// Past use of owners.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Past {
     by_owner: BTreeMap<u32, History>,
@@ -54,45 +55,45 @@ pub(super) struct Past {
 /// A claim that waits.
 struct Asks {
     id: ClaimId,
-    /// Its place in the queue.
+    /// Index in the queue.
     place: usize,
     seq: u64,
     owner: Owner,
     priority: u16,
     level: u8,
-    /// GPUs that it wants.
+    /// GPUs that it asks for.
     size: f64,
-    /// Its turn has come, and lasts for so long.
+    /// Its turn, once it has come, and the duration of that turn.
     turn: Option<(Turn, Duration)>,
 }
 
 /// The turn of a claim that has waited for long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Turn {
-    /// Everybody makes room for it.
+    /// Every claim makes room for it.
     OfAll,
-    /// It goes before its owner's other claims.
+    /// It precedes its owner's other claims.
     OfItsOwner,
 }
 
-/// A claim among those of its owner.
+/// A granted or waiting claim in its owner's order.
 struct Demand {
     rank: (bool, Reverse<u16>, u8, u64, ClaimId),
     size: f64,
-    /// Its place in the queue, if it waits.
+    /// Index in the queue, if it waits.
     waits: Option<usize>,
 }
 
-/// From whose guarantee claims are served.
+/// Whose guarantee serves a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Owner {
     /// A user without an entry: an equal part of what entries leave.
     User(u32),
-    /// A user, group or project with an entry, by its number.
+    /// A user, group or project with an entry, by the entry's index.
     Entry(usize),
 }
 
-/// Parts of a GPU that a request is: the larger of its parts of memory and SMs, times its GPUs.
+/// Size of a request in GPUs: the larger of its parts of memory and SMs, times its number of GPUs.
 fn size(most: Option<Bytes>, request: &Request) -> f64 {
     let memory = match (request.mem, most) {
         (Some(Bytes(mem)), Some(Bytes(most))) if most > 0 => mem as f64 / most as f64,
@@ -103,12 +104,12 @@ fn size(most: Option<Bytes>, request: &Request) -> f64 {
 }
 
 impl Past {
-    /// The time of the last event.
+    /// Time of the last event.
     pub(super) fn at(&self) -> Now {
         self.at
     }
 
-    /// What owners have had, each as of the time beside it.
+    /// Past use of owners: GPU-seconds, and the time in seconds to which they refer.
     pub(super) fn parts(&self) -> BTreeMap<u32, (f64, f64)> {
         let parts = self.by_owner.iter();
         parts.map(|(uid, h)| (*uid, h.parts())).collect()
@@ -124,7 +125,7 @@ impl Past {
 }
 
 impl Machine {
-    /// Whether the owner of a claim that is held has more than the guarantee.
+    /// Whether the owner of a granted claim is above the guarantee.
     pub(super) fn borrows(&self, id: ClaimId) -> bool {
         let slice = self.ledger.slices(id).and_then(|s| s.first());
         let Some(owner) = slice.map(|s| self.owner(id, s.uid)) else {
@@ -135,7 +136,7 @@ impl Machine {
         of(self.held_by(|id, uid| self.owner(id, uid))) > of(sure) + 1e-9
     }
 
-    /// From whose guarantee a claim is served.
+    /// Whose guarantee serves a claim.
     fn owner(&self, id: ClaimId, uid: u32) -> Owner {
         match self.quotas.guarantee(id) {
             Some((entry, Some(_), _)) => Owner::Entry(entry),
@@ -143,7 +144,7 @@ impl Machine {
         }
     }
 
-    /// GPUs held now, by owner: of those about which the queue decides.
+    /// GPUs held now by owner, without GPUs that the queue does not decide about.
     pub(super) fn held_by<K: Ord>(&self, of: impl Fn(ClaimId, u32) -> K) -> BTreeMap<K, f64> {
         self.held_on(of, |gpu| self.ledger.admission(gpu) == Admission::Queue)
     }
@@ -169,7 +170,7 @@ impl Machine {
         held
     }
 
-    /// Adds what was held since the last call to the owners' past.
+    /// Adds use since the last call to the owners' past.
     pub(super) fn account(&mut self, now: Now) {
         if now <= self.past.at {
             return;
@@ -195,27 +196,27 @@ impl Machine {
             let gpus = held.get(uid).copied().unwrap_or(0.0);
             history.hold(now.as_secs_f64(), gpus, weight);
         }
-        // An owner that holds a part of a GPU has less than that in the first second.
+        // An owner who holds part of a GPU has less than a GPU-second after the first second.
         let counts = |uid: &u32, h: &History| held.contains_key(uid) || h.gpu_seconds() > 1.0;
         self.past.by_owner.retain(|uid, h| counts(uid, h));
         self.past.at = now;
     }
 
-    /// GPU-seconds that an owner has had lately, forgotten by halves.
+    /// GPU-seconds that an owner has used lately, with exponential decay.
     #[must_use]
     pub fn past(&self, uid: u32) -> f64 {
         let history = self.past.by_owner.get(&uid);
         history.map_or(0.0, History::gpu_seconds)
     }
 
-    /// Remembers what an owner had before this machine was started.
+    /// Restores an owner's past use after a restart.
     pub(super) fn remember(&mut self, uid: u32, gpu_seconds: u64) {
         let history = self.past.by_owner.entry(uid).or_default();
         history.add(gpu_seconds as f64);
     }
 
-    /// How much each claim waits for, in the order of arrival. One that waits for an hour of the day, or for GPUs about
-    /// which another scheduler decides, asks for nothing yet.
+    /// Queued demand in arrival order, without claims whose class may not start at this hour and claims for another
+    /// scheduler's GPUs.
     fn asks(&self) -> Vec<Asks> {
         let most = self.ledger.largest_gpu();
         let queue = self.queue.iter().enumerate();
@@ -244,8 +245,8 @@ impl Machine {
         asks
     }
 
-    /// GPUs that each owner is guaranteed now: what an administrator has said, and equal parts of the rest for
-    /// the others who hold or wait. What is guaranteed to somebody who wants nothing now is not kept free.
+    /// GPUs that each owner is guaranteed now: entries as configured, and an equal part of the rest for other users who
+    /// hold or wait. Guarantees of absent owners are not kept free.
     fn guaranteed(&self, asks: &[Asks]) -> BTreeMap<Owner, f64> {
         let held = self.held_by(|id, uid| self.owner(id, uid));
         let waits = asks.iter().map(|ask| ask.owner);
@@ -262,9 +263,9 @@ impl Machine {
         owners.into_iter().zip(guarantees(gpus, &quotas)).collect()
     }
 
-    /// Divides what each owner is guaranteed among the claims of theirs that hold and those that wait: whoever has had
-    /// least comes first, then whoever asked first. Those that hold and find no place in it are on loan; the places in
-    /// the queue of those that find one are returned. Claims from which nothing can be taken now fill it before others.
+    /// Divides each owner's guarantee among their granted and waiting claims: first claims from which nothing can be
+    /// taken now and claims that come back in their turn, then by priority, least run time and arrival. Granted claims
+    /// that do not fit are on loan. Returns the queue indices of waiting claims that fit.
     fn divide(&mut self, now: Now, asks: &[Asks], sure: &BTreeMap<Owner, f64>) -> BTreeSet<usize> {
         let mut all: BTreeMap<Owner, Vec<Demand>> = BTreeMap::new();
         for ((id, uid), size) in self.held_by(|id, uid| (id, uid)) {
@@ -296,7 +297,8 @@ impl Machine {
             own.sort_unstable_by_key(|s| s.rank);
             for share in own {
                 let fits = share.size <= left;
-                // What waits and could have its place is not overtaken by what its owner asked for later.
+                // A waiting claim that could fit later keeps its part, so that its owner's later claims do not overtake
+                // it.
                 if fits || (share.waits.is_some() && share.size <= most) {
                     left -= share.size;
                 }
@@ -317,7 +319,7 @@ impl Machine {
         within
     }
 
-    /// How long a claim has run.
+    /// Run time of a claim.
     pub(super) fn ran(&self, id: ClaimId) -> Duration {
         let granted = self.claims.get(id);
         granted.map_or(Duration::ZERO, |g| self.ran_of(g))
@@ -328,13 +330,13 @@ impl Machine {
         Duration::try_from_secs_f64(granted.run.attained_s / size).unwrap_or_default()
     }
 
-    /// Level of how long a claim has run: of a large claim and of the same in many small ones it is the same.
+    /// Level of a claim's run time, which does not depend on the claim's size.
     pub(super) fn level_of(&self, id: ClaimId) -> u8 {
         level(self.ran(id).as_secs_f64())
     }
 
-    /// Priority of a claim: its class's until it has run for an hour, then a batch claim's at most. A long job gains little
-    /// by another class.
+    /// Priority of a claim: its class's in its first hour, then at most that of batch. So a long job gains little from
+    /// choosing another class.
     pub(super) fn priority_of(&self, id: ClaimId, class: Class) -> u16 {
         self.priority_at(self.level_of(id), class)
     }
@@ -347,15 +349,16 @@ impl Machine {
         }
     }
 
-    /// How long a claim that runs may do so until its level rises; none where it is the highest.
+    /// Time until a running claim reaches the next level; none at the highest.
     pub(super) fn left_in_level(&self, granted: &Claim) -> Option<Duration> {
         let ran = self.ran_of(granted);
         let next = LEVELS.into_iter().find(|bound| *bound > ran);
         next.map(|bound| bound - ran)
     }
 
-    /// Finds the claims whose turn it is. Those of an owner that have run before have theirs one after the other, and
-    /// within the owner's guarantee, so that many together do not take from others what those are guaranteed.
+    /// Finds claims whose turn it is. Parked claims of one owner have their turns one after the other. Within the
+    /// owner's guarantee they only precede the owner's other claims, so that many of them do not take from the
+    /// guarantees of others.
     fn take_turns(&self, now: Now, asks: &mut [Asks], sure: &BTreeMap<Owner, f64>) {
         let held = self.ledger.held();
         let slots = held.filter(|(id, _)| self.has_slot(now, *id));
@@ -388,12 +391,12 @@ impl Machine {
         }
     }
 
-    /// Whether a claim runs in its turn. What else spares a claim spares it from being offloaded as well.
+    /// Whether a claim runs in its turn: it is spared suspension but not offload, while other causes spare it both.
     pub(super) fn has_slot(&self, now: Now, id: ClaimId) -> bool {
         self.spared(now, id, Lever::Suspend) && !self.spared(now, id, Lever::Offload)
     }
 
-    /// When it is the turn of a claim that waits, whatever its standing.
+    /// When a waiting claim's turn comes.
     pub(super) fn turn_of(&self, waiting: &Waiting) -> Now {
         let gpus = self.ledger.gpus().len();
         let whole =
@@ -406,7 +409,7 @@ impl Machine {
         waiting.since.saturating_add(most)
     }
 
-    /// Whether a claim that holds is above what its owner is guaranteed.
+    /// Whether a granted claim is above its owner's guarantee.
     pub(super) fn is_on_loan(&mut self, now: Now, id: ClaimId) -> bool {
         let asks = self.asks();
         let sure = self.guaranteed(&asks);
@@ -414,7 +417,7 @@ impl Machine {
         self.claims.get(id).is_some_and(|c| c.borrower)
     }
 
-    /// Puts the queue in the order of service.
+    /// Sorts the queue into the order of service.
     pub(super) fn order(&mut self, now: Now) {
         let mut asks = self.asks();
         let sure = self.guaranteed(&asks);
@@ -426,7 +429,7 @@ impl Machine {
             waiting.entitled = false;
             if let Ask::Resize { .. } = &waiting.ask {
                 waiting.due = now >= self.turn_of(waiting);
-                // A wish to grow overtakes nobody by its owner's guarantee, only by what the owner has had lately.
+                // A wish to grow never counts as within the guarantee; it is ordered by its owner's past use.
                 waiting.had = self.had_by_wish(&waiting.ask);
                 waiting.priority = Rules::of(Class::Batch).priority;
             }
@@ -436,7 +439,7 @@ impl Machine {
             let Ask::Claim { id, request, .. } = &waiting.ask else {
                 continue;
             };
-            // What was lent to it beyond its request comes back after the one for whom it had to go.
+            // A claim that borrowed memory comes back after the claim that needed it.
             let back = self.claims.offloaded(*id);
             waiting.over =
                 back.is_some_and(|p| p.slices.iter().any(|s| s.borrowed() > Bytes::ZERO));
@@ -445,16 +448,16 @@ impl Machine {
             waiting.priority = ask.priority;
             waiting.level = ask.level;
             waiting.entitled = within.contains(&ask.place);
-            // A guarantee is had whatever was had before.
+            // Within a guarantee, past use does not count.
             waiting.had = match waiting.entitled {
                 true => 0,
                 false => self.had(*id, request.uid),
             };
         }
-        // Most are in this order since the last time.
+        // Most of the queue is still sorted from last time.
         queue.sort_by_cached_key(|w| {
             (
-                // Among those whose turn it is, whose was first: others that come to it later do not keep it waiting.
+                // By the time at which their turns came, so that later turns do not delay earlier ones.
                 Reverse(w.due.then(|| Reverse(self.turn_of(w)))),
                 !w.entitled,
                 w.over,
@@ -467,25 +470,25 @@ impl Machine {
         self.queue = queue;
     }
 
-    /// Level of what the owner of a claim has had lately: claims of several owners are compared by that, so that nobody
-    /// gains by dividing theirs.
+    /// Level of the recent use of a claim's owner. It decides between claims of several owners, so that splitting
+    /// claims gains nothing.
     pub(super) fn owner_level(&self, id: ClaimId, uid: u32) -> u8 {
         level(self.had_s(id, uid))
     }
 
-    /// How much of the machine the owner of a claim has had lately, by the owner's weight: GPU-minutes.
+    /// Recent use of a claim's owner divided by the owner's weight, in GPU-minutes.
     fn had(&self, id: ClaimId, uid: u32) -> u64 {
         (self.had_s(id, uid) / 60.0) as u64
     }
 
-    /// The same in seconds.
+    /// The same, in seconds.
     pub(super) fn had_s(&self, id: ClaimId, uid: u32) -> f64 {
         let guarantee = self.quotas.guarantee(id);
         let weight = guarantee.map_or(1000, |(_, _, w)| w.max(1));
         self.past(uid) * 1000.0 / f64::from(weight)
     }
 
-    /// The same of the owner whose claim is to be resized.
+    /// The same for the owner of a claim to be resized.
     fn had_by_wish(&self, ask: &Ask) -> u64 {
         let Ask::Resize { id, .. } = ask else {
             return 0;
@@ -494,8 +497,7 @@ impl Machine {
         slice.map_or(0, |s| self.had(*id, s.uid))
     }
 
-    /// When each of the first in the queue could start at the earliest by the ends that are known. Nothing is said
-    /// where that needs claims to end of which nobody knows when.
+    /// Earliest starts of the claims at the head of the queue, by known ends only.
     pub(super) fn foresee(&mut self, now: Now) {
         for waiting in &mut self.queue {
             waiting.expected = None;
@@ -504,7 +506,7 @@ impl Machine {
             return;
         }
         let ends = self.ends(now);
-        // A claim that a rule keeps starts in none of these places.
+        // A claim kept by a rule does not start in any of these places.
         let kept = |w: &Waiting| match &w.ask {
             Ask::Claim { id, request, .. } => self.kept_by_rule(*id, request, w.entitled).is_some(),
             Ask::Resize { .. } => true,
@@ -530,13 +532,13 @@ impl Machine {
         }
     }
 
-    /// When a waiting claim could start at the earliest, by the leases of those who hold.
+    /// Earliest start of a waiting claim, by the leases of granted claims.
     #[must_use]
     pub fn expected_start(&self, id: ClaimId) -> Option<Now> {
         self.queue.iter().find(|w| w.asks_for(id))?.expected
     }
 
-    /// Whether a waiting claim is within what its owner is guaranteed.
+    /// Whether a waiting claim is within its owner's guarantee.
     #[must_use]
     pub fn is_entitled(&self, id: ClaimId) -> bool {
         let mut queue = self.queue.iter();
@@ -544,7 +546,7 @@ impl Machine {
     }
 }
 
-/// What is free on each GPU: without it each waiting claim would add up all that is held anew.
+/// Free room per GPU, cached for one pass over the queue.
 #[derive(Debug)]
 pub(super) struct Round {
     rooms: Vec<(Bytes, Share)>,
@@ -559,7 +561,7 @@ impl Round {
         }
     }
 
-    /// Whether a request could start, by sums alone: most that wait could not.
+    /// Whether a request can start, by totals alone: a cheap test that most waiting claims fail.
     pub(super) fn may_fit(&self, ledger: &Ledger, request: &Request, blocked: &[bool]) -> bool {
         let able = place::open_to(ledger, request).filter(|&g| {
             let (free, sms) = self.rooms[g];

@@ -1,7 +1,7 @@
-//! Plans: what is taken from whom so that a waiting claim can start, announced and then carried out.
+//! Plans: which levers make room so that a waiting claim can start. They are announced, then carried out.
 //!
-//! A plan is kept from its announcement on, as long as it leads to where it should; what comes later in the
-//! queue sees the machine as it will be when the plan has been carried out.
+//! A plan is kept from its announcement on, as long as it still leads to a start. Claims later in the queue see the
+//! machine as it will be when the plan has been carried out.
 
 use std::collections::BTreeMap;
 
@@ -19,44 +19,44 @@ use crate::place;
 use crate::sched::fair::level;
 use crate::units::Share;
 
-/// What is to happen so that a claim can start.
+/// Steps that make room for a claim.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
-    /// The claim that starts; none where those who run are spread.
+    /// The claim that starts; none if running claims are spread.
     pub waiter: Option<ClaimId>,
-    /// Its GPUs.
+    /// The GPUs where it starts.
     pub at: Vec<usize>,
-    /// What is done to others.
+    /// Levers on other claims.
     pub steps: Vec<Step>,
-    /// Not before.
+    /// Earliest time of the steps.
     #[serde(rename = "due_ms", with = "crate::millis")]
     pub due: Now,
-    /// The claim is within what its owner is guaranteed.
+    /// The claim is within its owner's guarantee.
     pub entitled: bool,
 }
 
 /// One step of a plan.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Step {
-    /// To whom.
+    /// The claim that it affects.
     pub id: ClaimId,
-    /// What.
+    /// The lever.
     pub lever: Lever,
-    /// Its GPUs afterwards, where it moves.
+    /// The claim's GPUs afterwards, if it moves.
     pub to: Vec<usize>,
-    /// Its SMs afterwards, where its share is lowered.
+    /// The claim's SMs afterwards, if its share is lowered.
     pub sm: Option<Share>,
-    /// How far it is.
+    /// Progress.
     pub stage: Stage,
 }
 
-/// How far a step is.
+/// Progress of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stage {
-    /// Its owner has been told.
+    /// Its owner has been notified.
     Announced,
-    /// Being done.
+    /// In progress.
     Underway,
     /// Done, or not needed any more.
     Done,
@@ -71,42 +71,42 @@ impl Plan {
     }
 }
 
-/// The machine as it will be, and what was announced and may be needed no more.
+/// The machine as it will be when plans are carried out, and announced steps that may be unnecessary.
 #[derive(Debug, Default)]
 pub(super) struct Future {
     pub(super) ledger: Ledger,
-    /// Claims that wait and have their place in it.
+    /// Waiting claims that have their place in it.
     pub(super) planned: Vec<ClaimId>,
-    /// Claims that go to other GPUs by the host, with what they held.
+    /// Claims that move via the host, with what they held.
     between: BTreeMap<ClaimId, Vec<Slice>>,
-    /// Announced steps of plans that were given up.
+    /// Announced steps of abandoned plans.
     pub(super) stale: BTreeMap<ClaimId, (Lever, Now)>,
-    /// The claims that could leave, as far as that was asked since it last changed.
+    /// The cached search problem; cleared on changes.
     pub(super) problem: Option<Box<Problem>>,
-    /// Steps of the searches so far.
+    /// Search steps so far.
     pub(super) steps: u32,
-    /// How many there may be.
+    /// Limit on search steps.
     most_steps: u32,
-    /// What the search depends on.
+    /// Fingerprint of the search's inputs.
     pub(super) print: u64,
-    /// It is not as the machine is now.
+    /// It differs from the machine as it is now.
     pub(super) differs: bool,
-    /// From when on it may be so: what ends before is in nobody's way.
+    /// Earliest time of the difference: claims that end before it are in no plan's way.
     pub(super) from: Option<Now>,
-    /// When those who hold end, as far as that is known; the first one first.
+    /// Known ends of granted claims, earliest first.
     pub(super) ends: Vec<(Now, ClaimId)>,
-    /// Room that is kept for somebody.
+    /// The reservation for a claim without a plan.
     pub(super) reserved: Option<Reserved>,
 }
 
 impl Machine {
-    /// What is to happen so that a waiting claim can start.
+    /// The plan that makes room for a waiting claim.
     #[must_use]
     pub fn plan_of(&self, id: ClaimId) -> Option<&Plan> {
         self.reclaim.plans.iter().find(|p| p.waiter == Some(id))
     }
 
-    /// What is announced for a claim that runs, with the plan that it is a step of.
+    /// What is announced for a running claim: the plan, and its step.
     #[must_use]
     pub fn announced(&self, id: ClaimId) -> Option<(&Plan, &Step)> {
         let step = |p: &'_ Plan| {
@@ -118,8 +118,7 @@ impl Machine {
         Some((plan, &plan.steps[step(plan)?]))
     }
 
-    /// The machine as it will be when those who are on their way have arrived. Plans that lead nowhere any more
-    /// are given up.
+    /// The machine after all transits and plans. Plans that do not lead to a start any more are abandoned.
     pub(super) fn future(&mut self, now: Now) -> Future {
         let mut future = self.all_arrived(now);
         let plans = std::mem::take(&mut self.reclaim.plans);
@@ -133,15 +132,15 @@ impl Machine {
         future
     }
 
-    /// Takes in a plan: its room is promised, also to those who come before its claim in the queue. False if it does
-    /// not lead anywhere any more.
+    /// Applies a plan to the future: its room is promised, even against claims earlier in the queue. False if the plan
+    /// does not lead to a start any more.
     pub(super) fn holds(&self, future: &mut Future, plan: &Plan) -> bool {
         let waiting = self.queue.iter().find(|w| Some(w.id()) == plan.waiter);
         let who = waiting.and_then(|w| Who::of(w));
         plan.waiter.is_none() || who.is_some_and(|who| future.take(plan, who.request))
     }
 
-    /// The same without any plans.
+    /// The machine after all transits, without plans.
     pub(super) fn all_arrived(&self, now: Now) -> Future {
         let mut future = Future {
             ledger: self.ledger.clone(),
@@ -162,12 +161,12 @@ impl Machine {
         future
     }
 
-    /// Brings the stages of a plan up to date; false if it must be given up.
+    /// Updates the stages of a plan; false if it must be abandoned.
     fn leads_on(&self, now: Now, plan: &mut Plan) -> bool {
         let waiting = self.queue.iter().find(|w| Some(w.id()) == plan.waiter);
         let who = waiting.and_then(|w| Who::of(w));
         plan.entitled = who.is_some_and(|w| w.entitled);
-        // Claims are not spread while another waits.
+        // Claims are spread only while the queue is empty.
         let waits = who.is_some() || (plan.waiter.is_none() && self.queue.is_empty());
         let mut sound = waits && self.reclaim.rules.enabled;
         for step in &mut plan.steps {
@@ -184,7 +183,7 @@ impl Machine {
                     {
                         step.stage = Stage::Done;
                     }
-                    // It is asked to end and will.
+                    // It was asked to end and will do so.
                     Lever::Requeue | Lever::Kill => {}
                     _ => sound = false,
                 },
@@ -204,19 +203,19 @@ impl Machine {
         sound && (plan.waiter.is_some() || going)
     }
 
-    /// Whether what was announced may be taken now as well: its owner may have ended another claim.
+    /// Whether an announced step is still allowed: its owner may have ended another claim since.
     fn may_still(&self, who: &Who<'_>, step: &Step, held: &[Slice]) -> bool {
         let granted = self.claims.get(step.id);
         let idle = step.lever == Lever::Offload && granted.is_some_and(|g| g.run.levers.idle);
         idle || self.may_take(who, step.id, held)
     }
 
-    /// Whether a lever works on a claim at all, and the queue decides about its GPUs.
+    /// Whether a lever works on a claim, and the queue decides about its GPUs.
     pub(super) fn can(&self, id: ClaimId, lever: Lever) -> bool {
         let Some(granted) = self.claims.get(id) else {
             return false;
         };
-        // Elsewhere nothing is taken from anybody, and nobody is sent away.
+        // On other GPUs nothing is taken and no claim is moved.
         let held = || self.ledger.slices(id);
         if !self.ledger.all_queued() && held().is_some_and(|held| !self.ledger.queued(held)) {
             return false;
@@ -239,7 +238,7 @@ impl Machine {
         until.is_some_and(|until| *until > now)
     }
 
-    /// What decides a search: who is where with how much, and what may be done to them.
+    /// Fingerprint of a search's inputs: places and sizes of claims, and which levers work on them.
     pub(super) fn fingerprint(&self, now: Now) -> u64 {
         let mut print = 0u64;
         let mut add = |n: u64| {
@@ -299,25 +298,25 @@ impl Machine {
         print
     }
 
-    /// Whether a claim will have run for long enough when the countdown is over.
+    /// Whether a claim will have reached its minimum run time when a countdown that starts now ends.
     pub(super) fn settled(&self, now: Now, granted: &Claim) -> bool {
         self.asked_from(now, granted).is_none()
     }
 
-    /// From when on a claim that has not run for long enough may be asked to make room.
+    /// When a step against a claim below its minimum run time may be announced; `None` if now.
     pub(super) fn asked_from(&self, now: Now, granted: &Claim) -> Option<Now> {
         let countdown = self.reclaim.rules.countdown;
         let from = self.min_run_ends(granted).saturating_sub(countdown);
         (from > now).then_some(from)
     }
 
-    /// When a claim has run for as long as its class lets every claim.
+    /// End of a claim's minimum run time.
     pub(super) fn min_run_ends(&self, granted: &Claim) -> Now {
         let least = self.rules_of(granted.request.class).min_run;
         granted.run.since.saturating_add(least)
     }
 
-    /// Makes room for a claim that does not fit: by the plan that it has, or a new one. False if there is no way.
+    /// Makes room for a claim that does not fit, by its plan or a new one. False if there is no way.
     pub(super) fn make_room(
         &mut self,
         now: Now,
@@ -353,7 +352,7 @@ impl Machine {
         true
     }
 
-    /// Whether those who hold end, as far as that is known, before they could be asked to make room for it.
+    /// Whether known ends of other claims make room before a countdown would.
     fn ends_in_time(&self, now: Now, waiting: &Waiting, future: &Future) -> bool {
         let by = now.saturating_add(self.reclaim.rules.countdown);
         let soon = future.ends.first().is_some_and(|(at, _)| *at <= by);
@@ -361,7 +360,7 @@ impl Machine {
         soon && future.reserved.is_none() && reserved().is_some_and(|r| r.at <= by)
     }
 
-    /// The plan that a claim has, or a new one.
+    /// The claim's plan, or a new one.
     fn plan_for(
         &mut self,
         now: Now,
@@ -372,7 +371,8 @@ impl Machine {
     ) -> Option<Plan> {
         let own = |p: &Plan| p.waiter == Some(who.id);
         if let Some(index) = self.reclaim.plans.iter().position(own) {
-            // It is part of that already, but for its claim, for which a place was looked for.
+            // The future includes the plan's steps already; only the claim itself was taken out while its place was
+            // searched.
             if future.take(&self.reclaim.plans[index], who.request) {
                 return Some(self.reclaim.plans[index].clone());
             }
@@ -417,13 +417,13 @@ pub(super) struct Who<'a> {
     pub(super) level: u8,
     pub(super) owner: u8,
     pub(super) priority: u16,
-    /// What the last search for it that found nothing depended on.
+    /// Inputs of the last search for it that found no plan.
     pub(super) searched: Option<u64>,
 }
 
 impl<'a> Who<'a> {
     #[cfg(test)]
-    /// A claim that comes after all others and is guaranteed nothing.
+    /// A claim ordered after all others, without a guarantee.
     pub(super) fn last(request: &'a Request) -> Self {
         Self {
             id: ClaimId(u64::MAX),
@@ -438,7 +438,7 @@ impl<'a> Who<'a> {
         }
     }
 
-    /// A claim that waits; a wish to resize makes no plans.
+    /// A waiting claim; `None` for a wish to resize, which makes no plans.
     pub(super) fn of(waiting: &'a Waiting) -> Option<Self> {
         let Ask::Claim { id, request, .. } = &waiting.ask else {
             return None;
@@ -458,20 +458,20 @@ impl<'a> Who<'a> {
 }
 
 impl Future {
-    /// GPUs on which a request that is gone then has no place: room there is promised to others.
+    /// GPUs on which a request that ends at `gone` may not start, because room there is promised to others.
     pub(super) fn block(&self, request: &Request, gone: Gone) -> Vec<bool> {
         let gpus = 0..self.ledger.gpus().len();
         gpus.map(|g| self.is_kept(request, gone, g)).collect()
     }
 
-    /// GPUs on which it would be in the way of a reservation.
+    /// GPUs on which it would delay the reservation.
     pub(super) fn kept(&self, request: &Request, gone: Gone) -> Vec<bool> {
         let reserved = self.reserved.as_ref().filter(|r| !r.lets_past(gone));
         let kept = |g| reserved.is_some_and(|r| r.ledger.fit(request, g).is_none());
         (0..self.ledger.gpus().len()).map(kept).collect()
     }
 
-    /// Whether that is so of this GPU.
+    /// Whether GPU `g` is one of those in [`Self::block`].
     pub(super) fn is_kept(&self, request: &Request, gone: Gone, g: usize) -> bool {
         let differs = self.differs && !self.from.is_some_and(|from| is_gone(gone.surely, from));
         let reserved = self.reserved.as_ref().filter(|r| !r.lets_past(gone));
@@ -479,19 +479,19 @@ impl Future {
         (differs && full(&self.ledger)) || reserved.is_some_and(|r| full(&r.ledger))
     }
 
-    /// For whom room on a GPU is: who comes there.
+    /// The claim for which room on a GPU is promised.
     pub(super) fn comes(&self, here: &Ledger, g: usize) -> Option<ClaimId> {
         let reserved = self.reserved.as_ref().map(|r| &r.ledger);
         let mut later = std::iter::once(&self.ledger).chain(reserved);
         later.find_map(|ledger| ledger.comes(here, g))
     }
 
-    /// Whether nothing more is searched for in this decision.
+    /// Whether this decision has used up its search steps.
     pub(super) fn searched_enough(&self) -> bool {
         self.steps >= self.most_steps
     }
 
-    /// What a search depends on, with the GPUs that are kept for others.
+    /// Fingerprint of a search's inputs, including GPUs kept for others.
     fn print_with(&self, blocked: &[bool]) -> u64 {
         let bits = blocked
             .iter()
@@ -499,8 +499,7 @@ impl Future {
         self.print ^ bits.wrapping_mul(0x9e37_79b9_7f4a_7c15)
     }
 
-    /// Takes a plan in: as if it had been carried out. False, and nothing is changed, if its claim has no room
-    /// then.
+    /// Applies a plan as if it had been carried out. Returns false and changes nothing if its claim would have no room.
     pub(super) fn take(&mut self, plan: &Plan, request: &Request) -> bool {
         let Some(later) = self.after(plan, request) else {
             return false;
@@ -520,8 +519,8 @@ impl Future {
         true
     }
 
-    /// The machine when a plan has been carried out; `None` if its claim has no room then. Claims that were let past since
-    /// they end before that are not there any more.
+    /// The ledger after a plan; `None` if its claim would have no room. If necessary, claims that end before the plan
+    /// is due count as gone.
     pub(super) fn after(&self, plan: &Plan, request: &Request) -> Option<Ledger> {
         let all = self.carried_out(self.ledger.clone(), plan, request);
         all.or_else(|| {
@@ -535,7 +534,7 @@ impl Future {
     }
 
     fn carried_out(&self, mut later: Ledger, plan: &Plan, request: &Request) -> Option<Ledger> {
-        // It may have been taken in already.
+        // The plan may have been applied already.
         if let Some(id) = plan.waiter {
             later.remove(id);
         }
@@ -561,7 +560,7 @@ impl Future {
                 }
             }
         }
-        // Where more was held before than there is, that is in nobody's way elsewhere.
+        // Only destinations are checked: GPUs that were overfull before do not matter elsewhere.
         let mut to = plan.steps.iter().flat_map(|s| &s.to);
         if to.any(|g| overfull(&later, *g)) {
             return None;
@@ -574,7 +573,6 @@ impl Future {
         Some(later)
     }
 
-    /// A plan is not followed any more.
     fn give_up(&mut self, plan: Plan) {
         self.problem = None;
         let told = plan.steps.into_iter();
@@ -582,7 +580,7 @@ impl Future {
         self.stale.extend(told.map(|s| (s.id, (s.lever, plan.due))));
     }
 
-    /// A claim is about to be placed: the place that it has here is its own.
+    /// Removes a planned claim from the future while its place is searched.
     pub(super) fn make_way(&mut self, id: ClaimId) {
         if self.planned.contains(&id) {
             self.ledger.remove(id);
@@ -590,7 +588,7 @@ impl Future {
         }
     }
 
-    /// The claim starts, whether its plan was carried out to the end or not.
+    /// Records the start of a claim, whether or not its plan was completed.
     pub(super) fn started(
         &mut self,
         machine: &mut Machine,
@@ -616,14 +614,14 @@ impl Future {
         }
     }
 
-    /// Tells those from whom nothing is taken after all.
+    /// Cancels announced steps that are not carried out.
     pub(super) fn retract(self, actions: &mut Vec<Action>) {
         let stale = self.stale.into_iter();
         actions.extend(stale.map(|(id, (lever, _))| Action::Retract { id, lever }));
     }
 }
 
-/// Whether more is held than there is: facts have changed.
+/// Whether claims hold more than exists, because facts have changed.
 fn overfull(ledger: &Ledger, g: usize) -> bool {
     let Some(all) = ledger.gpus()[g].allocatable() else {
         return false;

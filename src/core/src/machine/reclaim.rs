@@ -1,4 +1,4 @@
-//! Taking capacity back: what may be done to whom, and when.
+//! Taking capacity back: the rules and the pending plans.
 
 use std::time::Duration;
 
@@ -10,19 +10,19 @@ use crate::units::Bytes;
 /// The rules.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReclaimRules {
-    /// Anything is taken from claims that run.
+    /// Capacity may be taken from running claims.
     pub enabled: bool,
-    /// Claims that can burst go to idle GPUs.
+    /// Claims that can burst spread to idle GPUs.
     pub spread: bool,
-    /// For this long no claim must have come or gone before those that run are spread anew.
+    /// Quiet time without arrivals or departures before claims are spread.
     pub quiet: Duration,
-    /// Between the announcement and the deed.
+    /// Time between the announcement and the action.
     pub countdown: Duration,
-    /// What its owner has kept is not taken for so long.
+    /// How long a postponed lever is not used on the claim.
     pub keep: Duration,
-    /// Commands that were claimed so may be ended and queued again.
+    /// Commands claimed with permission for it may be ended and queued again.
     pub requeue: bool,
-    /// Claims to which nothing else can be done may be ended.
+    /// Claims on which no other lever works may be ended.
     pub kill: bool,
 }
 
@@ -41,7 +41,7 @@ impl Default for ReclaimRules {
 }
 
 impl ReclaimRules {
-    /// When a lever that did not work may be tried again on the same claim.
+    /// Delay before a failed lever may be tried again on the same claim.
     pub(super) fn again_after(&self, failure: Failure) -> Duration {
         match failure {
             Failure::Busy | Failure::TimedOut | Failure::HostRam => self.keep.min(AGAIN),
@@ -50,18 +50,18 @@ impl ReclaimRules {
     }
 }
 
-/// What did not work because of the moment is tried again after this.
+/// Retry delay after a temporary failure.
 const AGAIN: Duration = Duration::from_secs(60);
 
-/// What is known for taking back.
+/// State of taking capacity back.
 #[derive(Clone, Debug)]
 pub(super) struct Reclaim {
     pub(super) rules: ReclaimRules,
-    /// Host memory that parked claims may take together.
+    /// Host memory for all parked claims together.
     pub(super) host_ram: Bytes,
-    /// What is to happen, in the order in which it was decided.
+    /// Pending plans, in the order of their decisions.
     pub(super) plans: Vec<Plan>,
-    /// Since when nobody came, went or was moved.
+    /// Since when no claim came, left or moved.
     pub(super) quiet_since: Now,
 }
 
@@ -77,7 +77,7 @@ impl Default for Reclaim {
 }
 
 impl super::Machine {
-    /// Whether a claim goes to an idle GPU if there is one: it could use more than it asks for.
+    /// Whether a claim would move to an idle GPU: it can use more than it asks for.
     pub(super) fn spreads(&self, request: &crate::Request) -> bool {
         let rules = &self.reclaim.rules;
         let bursts = request.sm.is_none_or(|sm| request.sm_limit > sm)

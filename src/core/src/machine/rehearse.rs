@@ -1,5 +1,5 @@
-//! What would become of a claim that was made now, and what it would cost others: a copy of the machine is
-//! given the claim, and its actions are looked at. Whatever decides for real decides here.
+//! What would happen to a claim submitted now, and to others because of it. A copy of the machine receives the claim,
+//! and its actions are the answer, so that it agrees with the real decision.
 
 use super::alone::Alone;
 use super::claimable::NOBODY;
@@ -14,27 +14,27 @@ use crate::quota::Party;
 use crate::reason::Reason;
 use crate::units::Bytes;
 
-/// Something that would be done to another claim.
+/// A lever that would be used on another claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Taking {
     /// The claim.
     pub id: ClaimId,
-    /// What.
+    /// The lever.
     pub lever: Lever,
-    /// The GPUs it would go to, where it moves.
+    /// Its destination GPUs, if it would move.
     pub to: Vec<usize>,
     /// When.
     pub at: Now,
 }
 
-/// What would become of a claim.
+/// What would happen to a claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Rehearsal {
     /// It would start at once.
     Starts {
-        /// Its parts of GPUs.
+        /// Its slices.
         slices: Vec<Slice>,
-        /// It is within what its owner is guaranteed.
+        /// It is within its owner's guarantee.
         entitled: bool,
     },
     /// It would wait.
@@ -43,15 +43,15 @@ pub enum Rehearsal {
         position: usize,
         /// Why.
         reason: Reason,
-        /// It is within what its owner is guaranteed.
+        /// It is within its owner's guarantee.
         entitled: bool,
-        /// When it would start at the earliest, where that is known.
+        /// Earliest start, if known.
         expected: Option<Now>,
-        /// From when to when it would start.
+        /// Range of the predicted start.
         likely: Option<Expected>,
-        /// What would be done to others for it.
+        /// Levers that would be used for it.
         takings: Vec<Taking>,
-        /// The claims that would give way to it, and are left alone all the same.
+        /// Claims that would give way but are left alone.
         alone: Vec<(ClaimId, Alone)>,
     },
     /// It could never run here.
@@ -62,7 +62,7 @@ pub enum Rehearsal {
 const ROUNDS: usize = 64;
 
 impl Machine {
-    /// What would become of a claim made now by somebody who waits for it, with the charges as they are now.
+    /// The fate of a claim that is submitted now and waits, with the current charges.
     #[must_use]
     pub fn rehearse(
         &self,
@@ -115,7 +115,7 @@ impl Machine {
 }
 
 impl Machine {
-    /// This machine when somebody has asked for a claim and waits for it, the claim, and what was decided.
+    /// A copy of this machine after the claim was submitted and waits, the claim's id, and the actions.
     fn asked(
         &self,
         now: Now,
@@ -134,8 +134,8 @@ impl Machine {
         (copy, id, told)
     }
 
-    /// As few of these claims as let somebody who waits start if they end now; none where all of them together would
-    /// not. Earlier ones are taken first.
+    /// The fewest of these claims whose end would let a waiting claim start now; empty if all of them are not enough.
+    /// Earlier entries are preferred.
     #[must_use]
     pub fn fewest_to_end(
         &self,
@@ -174,7 +174,7 @@ impl Machine {
         copy.play(now, events, &left).iter().any(starts)
     }
 
-    /// What it decides when these things happen one after the other and the charges are these.
+    /// Actions after these events in order, with these charges.
     fn play(
         &mut self,
         now: Now,
@@ -306,7 +306,7 @@ mod tests {
                 Rehearsal::Starts { entitled, .. } => Some(entitled),
                 _ => None,
             };
-        // Two users, two GPUs: one GPU each.
+        // Two users with two GPUs are guaranteed one GPU each.
         assert_eq!(starts(&w, 1000), Some(true));
         w.submit_request(2, request(750, 7), None);
         assert_eq!(starts(&w, 250), Some(true));

@@ -1,15 +1,14 @@
-//! Reservations: when the first of those who wait could start by the ends that are known, and who is let past until
-//! then.
+//! Reservations: the earliest start of the first waiting claim by known ends, and which claims may start before it.
 //!
-//! A claim ends at its time limit. One from which nothing can be taken also ends by when nine in ten of such runs had
-//! ended (told with [`super::Event::RunTime`]); of others no such end is waited for, since room can be made. The first
-//! claim that can neither start nor have room made for it is promised the earliest place that these ends allow. Whoever
-//! is gone by then (nine in ten of such runs are), or fits beside it, starts before.
-//! Where nobody knows when others end nothing is promised and nothing is kept, until a claim has waited for twelve hours.
+//! A claim ends at its time limit. If nothing can be taken from it, it is also expected to end when nine in ten of its
+//! past runs had ended (see [`super::Event::RunTime`]). Other claims are not expected to end, because levers can make
+//! room. The first claim that can neither start nor get room by a plan is promised the earliest place that these ends
+//! allow. Claims that will end before (by nine in ten past runs), or fit beside it, may start first. Without known ends
+//! nothing is reserved until a claim has waited for twelve hours.
 //!
-//! A moment that rests on a time limit is kept to: nobody else starts before. One that rests on earlier runs is a guess,
-//! so whoever is as likely gone by then as not starts before as well: where run times differ by much, nine in ten are over
-//! so late that GPUs would be idle.
+//! A reservation that rests on a time limit is firm. One that rests on past runs is a guess, so claims that end before
+//! it in half of their past runs may start first as well. If run times vary widely, nine in ten end so late that GPUs
+//! would be idle.
 
 use std::time::Duration;
 
@@ -20,51 +19,51 @@ use crate::claim::{ClaimId, Request};
 use crate::ledger::{Ledger, Slice};
 use crate::place;
 
-/// Of a claim that has run for longer, and of which nothing is known, no end is guessed: nothing is kept for so long.
+/// No end is guessed for a claim without past runs that has run for longer than this: nothing would be kept that long.
 const GUESSED: Duration = Duration::from_secs(3600);
 
-/// A predicted end is one by which this part of earlier runs had ended, of those that had not ended before ...
+/// Part of past runs that defines a predicted end, among runs that lasted at least as long as this one so far ...
 const LONG: f64 = 0.9;
-/// ... and for who is let past a moment that is predicted itself, this part.
+/// ... and the part for claims that start ahead of a reservation which is a prediction itself.
 const HALF: f64 = 0.5;
 
-/// Where a claim has its place in a machine.
+/// Finds a claim's place in a ledger.
 type Place<'a> = dyn Fn(&Ledger) -> Option<Vec<Slice>> + 'a;
 
-/// Room that is kept for a claim from a moment on.
+/// Room kept for a claim from a time on.
 #[derive(Clone, Debug)]
 pub(super) struct Reserved {
     pub(super) at: Now,
-    /// A time limit says when, and no guess.
+    /// It rests on time limits only.
     pub(super) firm: bool,
     pub(super) gpus: Vec<usize>,
-    /// The machine then, with the claim in it.
+    /// The ledger at that time, including the claim.
     pub(super) ledger: Ledger,
 }
 
-/// When a claim that starts or comes back now ends, as far as that is known.
+/// When a claim that starts or comes back now will end, if known.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Gone {
-    /// By then nine in ten such runs have.
+    /// Its time limit, or when nine in ten past runs had ended.
     pub(super) surely: Option<Now>,
-    /// By then half of them have.
+    /// Its time limit, or when half of the past runs had ended.
     likely: Option<Now>,
 }
 
 impl Reserved {
-    /// Whether a claim is gone before this room is needed.
+    /// Whether a claim ends before this room is needed.
     pub(super) fn lets_past(&self, gone: Gone) -> bool {
         is_gone(if self.firm { gone.surely } else { gone.likely }, self.at)
     }
 }
 
-/// Whether what ends at `gone` is in nobody's way who starts at `at`.
+/// Whether a claim that ends at `gone` leaves room for a start at `at`.
 pub(super) fn is_gone(gone: Option<Now>, at: Now) -> bool {
     gone.is_some_and(|gone| gone <= at)
 }
 
 impl Machine {
-    /// When a claim that starts or comes back now ends, as far as that is known.
+    /// When a claim that starts or comes back now will end, if known.
     pub(super) fn gone(&self, now: Now, id: ClaimId, request: &Request) -> Gone {
         let limit = match self.lease_end(id) {
             Some(end) => Some(end),
@@ -80,14 +79,14 @@ impl Machine {
         }
     }
 
-    /// By when this part of such runs have ended, of those that ran for as long as this one has; `None` where nothing is
-    /// known, or none did.
+    /// When this part of past runs had ended, among those that lasted as long as this one so far; `None` if there are
+    /// none.
     fn predicted_end(&self, now: Now, id: ClaimId, part: f64) -> Option<Now> {
         let span = self.run_times.get(&id)?;
         Some(now.saturating_add(span.left(self.ran(id), part)?))
     }
 
-    /// When each of those that hold ends; the first one first.
+    /// Known ends of granted claims, earliest first.
     pub(super) fn ends(&self, now: Now) -> Vec<(Now, ClaimId)> {
         let held = self.ledger.held();
         let end = held.filter_map(|(id, _)| {
@@ -107,7 +106,7 @@ impl Machine {
         ends
     }
 
-    /// When the last of those that hold ends; `None` where that is not known of all.
+    /// The last end of all granted claims; `None` if any is unknown.
     #[must_use]
     pub fn last_end(&self, now: Now) -> Option<Now> {
         let ends = self.ends(now);
@@ -115,8 +114,8 @@ impl Machine {
         ends.last().filter(|_| all).map(|(at, _)| *at)
     }
 
-    /// For somebody who has waited for very long: of whom nobody knows when they end, those that have not run for long
-    /// will run about as long again.
+    /// Ends for a claim that has waited very long: claims of unknown end that have not run long are assumed to run as
+    /// long again.
     fn guessed(&self, now: Now, future: &Future) -> Vec<(Now, ClaimId)> {
         let held = future.ledger.held().map(|(id, _)| id);
         let unknown = held.filter(|id| future.ends.iter().all(|(_, known)| known != id));
@@ -127,7 +126,7 @@ impl Machine {
             .collect()
     }
 
-    /// The earliest place that known ends allow whoever waits; `None` where they allow none.
+    /// The earliest place for a waiting claim by known ends; `None` if there is none.
     pub(super) fn reserve(&self, now: Now, waiting: &Waiting, future: &Future) -> Option<Reserved> {
         let (who, place): (ClaimId, &Place<'_>) = match &waiting.ask {
             Ask::Claim { id, request, .. } => {
@@ -154,7 +153,7 @@ impl Machine {
             guessed.sort_unstable();
             ends = &guessed;
         }
-        // The more have ended the more fits.
+        // Monotonic: more ends mean more room.
         let (mut least, mut most) = (0, ends.len());
         place(&after(ends))?;
         while least < most {

@@ -1,5 +1,5 @@
-//! Looking for the gentlest way to make room: lower the shares of borrowers, offload who is idle, move, suspend
-//! borrowers, end those that may be started anew, and last (where the administrator lets it) end others.
+//! Searches for the gentlest way to make room: lower the shares of borrowers, offload idle claims, move, suspend
+//! borrowers, end claims that may be started anew, and last, if the administrator allows it, end other claims.
 
 use super::board::{Leaves, Problem, Rank};
 use super::claims::Claim;
@@ -12,23 +12,22 @@ use crate::place;
 use crate::sched::solve::{Answer, Budget, Fit, Item, Prefer};
 use crate::units::{Bytes, Share};
 
-/// Bounds of one search.
+/// Limits of one search.
 const BUDGET: Budget = Budget {
     steps: 3000,
     moves: 5,
     least: 0,
     drops: 8,
 };
-/// Steps of all searches in one decision: claims after that are looked at in the next. Where more than
-/// a few wait each of them takes time as well, as much as so many steps; for each GPU there are some at least.
+/// Search steps in one decision; remaining claims are searched for in the next. In a long queue each waiting claim
+/// costs time as well, counted as this many steps. Each GPU adds a minimum.
 const STEPS: u32 = 12_000;
 const FEW: usize = 50;
 const STEPS_A_WAITING: u32 = 25;
 const STEPS_A_GPU: u32 = 300;
-/// What looking at all who run counts for among them, whatever comes of it.
+/// Cost of examining all running claims, in steps, whatever the result.
 const LOOK: u32 = 150;
-/// What is done to others at most, the gentlest first: idle ones are offloaded, some are moved, borrowers are
-/// suspended as well.
+/// Strongest lever of each attempt, gentlest first.
 const WAYS: [Lever; 5] = [
     Lever::Offload,
     Lever::Move,
@@ -36,11 +35,11 @@ const WAYS: [Lever; 5] = [
     Lever::Requeue,
     Lever::Kill,
 ];
-/// When its share is lowered a borrower gives at most one in so many of its SMs.
+/// A borrower whose share is lowered gives up at most one in this many of its SMs.
 const LEAST_SHARE: u32 = 2;
 
 impl Machine {
-    /// Steps of all searches in a decision: its time is bounded, however many wait.
+    /// Step limit of a decision: bounds its time, however many claims wait.
     pub(super) fn most_steps(&self) -> u32 {
         let times = |steps: u32, count: usize| {
             steps.saturating_mul(u32::try_from(count).unwrap_or(u32::MAX))
@@ -58,7 +57,7 @@ impl Machine {
         blocked: &[bool],
         future: &mut Future,
     ) -> Option<Plan> {
-        // Most are behind those for whom all that they could use is kept.
+        // Most claims queue behind one for which all GPUs that they could use are kept.
         let free = |g: &usize| !blocked.get(*g).copied().unwrap_or(false);
         if !place::open_to(&future.ledger, who.request).any(|g| free(&g)) {
             return None;
@@ -87,11 +86,11 @@ impl Machine {
         if !problem.anybody() {
             return None;
         }
-        // Room that there will be anyway when those who are on their way have arrived.
+        // Room that transits in progress will make anyway.
         if let Some(at) = problem.board.direct(&item, Prefer::Pack, |_| 0) {
             return Some(self.dated(now, who, at, Vec::new(), future));
         }
-        // For most not all together would do.
+        // For most claims even all levers together are not enough.
         problem.allow(Lever::Kill);
         if !problem.board.able(&item) {
             return None;
@@ -110,7 +109,7 @@ impl Machine {
                 continue;
             }
             let drops = problem.drops();
-            // No more claims may be asked than in the way before.
+            // Skip an attempt that adds no claims to the previous one.
             let more = match strongest {
                 Lever::Offload | Lever::Suspend => drops > 0,
                 _ => problem.any(strongest),
@@ -133,7 +132,7 @@ impl Machine {
             let found = match answer {
                 Answer::Fits(fit) => Some(fit),
                 Answer::No => None,
-                // As many as it takes, where few do not do or are not found.
+                // If few claims are not enough, or were not found, as many as necessary.
                 Answer::Unknown => problem.board.clear(&item),
             };
             if let Some(fit) = found
@@ -145,15 +144,15 @@ impl Machine {
         None
     }
 
-    /// The machine as it will be, and those who may leave.
+    /// The machine as it will be, and the claims that may leave.
     pub(super) fn problem(&self, now: Now, future: &Future) -> Problem {
         let room = self.host_room_beside_plans();
         let leaves = |id, slices: &[Slice]| self.leaves(now, id, slices, (future, room));
         Problem::new(self, &future.ledger, leaves)
     }
 
-    /// Room by moves alone, as `problem` allows them: nobody has less than before, though not in the same place. What
-    /// is told to be claimable is found by this as well. With the steps that it took.
+    /// A way by moves alone, as `problem` allows them: no claim loses anything but its place. Reported claimable sizes
+    /// use this too. Also returns the steps taken.
     pub(super) fn by_moves(
         &self,
         now: Now,
@@ -171,8 +170,7 @@ impl Machine {
         (plan, steps)
     }
 
-    /// How all is taken from a claim, by the gentlest lever that works: a notebook's processes live on, a batch job
-    /// stops where it is.
+    /// The gentlest lever that takes all of a claim: a notebook's processes live on, a batch job stops where it is.
     pub(super) fn taking(
         &self,
         now: Now,
@@ -194,7 +192,7 @@ impl Machine {
             .find(|l| works(*l))
     }
 
-    /// What it costs to move a claim, or to take all from it, while the host has room for so much.
+    /// Cost to move a claim or to take all of it, while the host has room for it.
     fn leaves(
         &self,
         now: Now,
@@ -233,7 +231,7 @@ impl Machine {
                 Lever::Requeue => 1 << 16,
                 _ => 1,
             };
-            // The one that has had most goes first, then the one with least to carry.
+            // Claims with the most use go first, then those with the least memory to copy.
             let had = 4 - u64::from(rank.level.min(3));
             let entitled = u64::from(!rank.borrower) << 24;
             leaves.taken = Some((lever, ((entitled + harm * 8 + had) << 32) + (bytes.0 >> 20)));
@@ -242,7 +240,7 @@ impl Machine {
         leaves
     }
 
-    /// What decides for whom all may be taken from a claim that runs.
+    /// Decides to which claims a running claim gives way.
     pub(super) fn rank(&self, id: ClaimId, slices: &[Slice]) -> Option<Rank> {
         let granted = self.claims.get(id)?;
         let rules = self.rules_of(granted.request.class);
@@ -257,14 +255,14 @@ impl Machine {
         })
     }
 
-    /// Whether something is to be done to a claim for somebody who waits. Nobody is spread while somebody does.
+    /// Whether a plan for a waiting claim has a step for this claim. Spreading does not count while claims wait.
     pub(super) fn promised(&self, id: ClaimId) -> bool {
         let plans = self.reclaim.plans.iter().filter(|p| p.waiter.is_some());
         let mut steps = plans.flat_map(|p| &p.steps);
         steps.any(|s| s.id == id && s.stage != Stage::Done)
     }
 
-    /// Whether all may be taken from a claim that runs so that another can start.
+    /// Whether all of a running claim may be taken so that another can start.
     pub(super) fn may_take(&self, who: &Who<'_>, id: ClaimId, slices: &[Slice]) -> bool {
         self.rank(id, slices).is_some_and(|r| r.gives_way(who))
     }
@@ -306,7 +304,7 @@ impl Machine {
         Some(self.dated(now, who, fit.at, steps, future))
     }
 
-    /// With the moment from which it may be carried out. What was announced already keeps its moment.
+    /// Sets the time of a plan. Steps that were announced already keep their time.
     fn dated(
         &self,
         now: Now,
@@ -329,7 +327,7 @@ impl Machine {
         }
     }
 
-    /// Room by lowering the shares of borrowers, where memory is there and only SMs lack.
+    /// Makes room by lowering the shares of borrowers, if only SMs are missing.
     fn lower_shares(
         &self,
         now: Now,
@@ -341,7 +339,7 @@ impl Machine {
             return None;
         }
         let ledger = &future.ledger;
-        // Where memory is there and SMs lack: most often nowhere.
+        // GPUs with enough memory but too few SMs: usually none.
         let lacks = |g: usize| {
             let facts = &ledger.gpus()[g];
             let fits = Ledger::mem_needed(facts, who.request, facts.allocatable()?)?;

@@ -1,4 +1,4 @@
-//! One decision: who of those that wait starts, comes back, gets another size, or keeps waiting and why.
+//! One decision: which waiting claims start, come back or are resized, and why the others wait.
 
 use super::claims::Claim;
 use super::lever::Lever;
@@ -12,12 +12,12 @@ use crate::place;
 use crate::reason;
 use crate::resize::{self, ResizeError};
 
-/// The turn of a claim in a decision: true if that is all that is wanted of it, and it neither starts nor has room made.
+/// Called at a claim's turn in a decision. If it returns true, the claim neither starts nor has room made.
 pub(super) type Look<'a> = dyn FnMut(&Machine, &Waiting, &Future) -> bool + 'a;
 
 impl Machine {
     pub(super) fn schedule(&mut self, now: Now, actions: &mut Vec<Action>) {
-        // A machine that is started anew first hears of claims, and then what there is.
+        // After a restart, claims are restored before the facts come.
         if self.ledger.gpus().is_empty() {
             return;
         }
@@ -27,7 +27,6 @@ impl Machine {
         self.serve(now, &mut |_, _, _| false, actions);
     }
 
-    /// Serves the queue in its order.
     pub(super) fn serve(&mut self, now: Now, look: &mut Look<'_>, actions: &mut Vec<Action>) {
         let mut future = self.future(now);
         self.go_on_from_host(actions);
@@ -36,7 +35,8 @@ impl Machine {
         let mut queue = std::mem::take(&mut self.queue).into_iter();
         while let Some(waiting) = queue.next() {
             if look(self, &waiting, &future) {
-                // Only these make room for it in this decision once its turn is over.
+                // After its turn, only resizes and due changes of SM shares can still make room for it in this
+                // decision.
                 let mut behind = queue.as_slice().iter();
                 let resizes = behind.any(|w| matches!(w.ask, Ask::Resize { .. }));
                 if !resizes && !self.shares_at_once(now) {
@@ -60,7 +60,7 @@ impl Machine {
                         still.push(waiting);
                     }
                     Tried::Refused => {}
-                    // It may fail to be journaled: nothing else is decided before that is known.
+                    // Journaling may fail: nothing else is decided until that is known.
                     Tried::Done => {
                         still.extend(queue);
                         self.queue = still;
@@ -74,16 +74,16 @@ impl Machine {
         self.queue = still;
         self.raise_shares(&future.ledger, actions);
         if self.carry_out(now, actions) {
-            // Room was made at once: somebody starts in it.
+            // Room was made at once: a claim starts in it.
             self.measure(actions);
         }
         future.retract(actions);
-        // A claim that waits for no GPU keeps nobody from using what is free.
+        // Claims that wait for no GPU do not stop lending.
         let lend = self.queue.iter().all(|w| w.by_rule() || w.rests);
         actions.extend(caps(self.ledger.lend_caps(lend)));
     }
 
-    /// Grants a claim, refuses it or keeps it waiting behind those who are `ahead`.
+    /// Grants or refuses a claim, or lets it wait behind the claims `ahead`.
     fn try_claim(
         &mut self,
         now: Now,
@@ -129,7 +129,8 @@ impl Machine {
         {
             future.started(self, id, &slices, gone);
             let turn = waiting.turn;
-            // Where a claim whose turn it is waits before it, it has no turn that keeps that one waiting for longer.
+            // If a claim whose turn it is waits ahead, this turn ends no later than those in progress, so that it adds
+            // no delay.
             let behind = ahead.iter().any(|w| w.due);
             let most = behind.then(|| self.turns_end(now));
             if self.comes_back(id) {
@@ -149,7 +150,7 @@ impl Machine {
         let by_quota = kept.is_some();
         let reason = match (kept, &*told) {
             (Some(rule), _) => rule,
-            // Far back in the queue what was told is true enough.
+            // Far back in the queue the last reported reason is accurate enough.
             (None, Some((_, reason))) if patient && ahead.len() >= FORESEEN => reason.clone(),
             (None, _) => {
                 let ahead = ahead.last().map(|w| w.id());
@@ -182,7 +183,7 @@ impl Machine {
         Some(waiting)
     }
 
-    /// When the turns of those that hold are over.
+    /// End of the turns of granted claims.
     fn turns_end(&self, now: Now) -> Now {
         let held = self.ledger.held().map(|(id, _)| id);
         let turns = held.filter(|id| self.has_slot(now, *id));
@@ -190,7 +191,7 @@ impl Machine {
         until.copied().max().unwrap_or(now)
     }
 
-    /// Whether a claim can start here and what is planned for it be left undone: others may count on that.
+    /// Whether a claim can start here without completing its plan: other plans may rely on the steps of this one.
     fn needs_no_plan(&self, now: Now, id: ClaimId, request: &Request, at: &[Slice]) -> bool {
         let undone = |p: &Plan| p.steps.iter().any(|s| s.stage != Stage::Done);
         if !self.plan_of(id).is_some_and(undone) {
@@ -204,7 +205,7 @@ impl Machine {
                 .all(|s| others.ledger.fit(request, s.gpu).is_some())
     }
 
-    /// Keeps room for a claim that waits: for the first one, from the earliest moment that known ends allow.
+    /// Reserves room for the first claim that waits without a plan, at the earliest time that known ends allow.
     fn hold(&self, now: Now, waiting: &mut Waiting, future: &mut Future) {
         if future.reserved.is_some() {
             return;
@@ -216,7 +217,7 @@ impl Machine {
         }
     }
 
-    /// Where a claim starts at once: not on GPUs that are kept for others, nor where there will be no room for it.
+    /// Where a claim can start at once, without GPUs that are kept for others.
     pub(super) fn place_now(
         &self,
         request: &Request,
@@ -227,7 +228,7 @@ impl Machine {
         place::choose(&self.ledger, request, &blocked, self.spreads(request))
     }
 
-    /// Gives a claim its new size, refuses that or keeps it waiting behind those who are `ahead`.
+    /// Resizes a claim or refuses that, or lets the wish wait behind the claims `ahead`.
     fn try_resize(
         &mut self,
         now: Now,
@@ -255,8 +256,8 @@ impl Machine {
         let decided = still
             .and_then(|()| resize::target(&self.ledger, id, change))
             .and_then(|t| {
-                // A claim that came first is in the way only where room is promised to it that this would take. One that
-                // is to make room for another is still there for plans that come before that.
+                // A claim ahead is in the way only if the new size would take room promised to it. A claim that is to
+                // make room still counts as present for plans that come before that.
                 let fits = |l: &Ledger| resize::check(l, id, &t, change, |_| None).is_ok();
                 let ends = |l: &Ledger| l.slices(id).is_none();
                 let reserved = future.reserved.as_ref().map(|r| &r.ledger);

@@ -1,7 +1,6 @@
-//! Claims that change places: where each needs the room of another, one of them waits in the host until the others have
-//! gone. It keeps its place meanwhile: nobody starts in it, and it goes on to where it was planned as soon as that is
-//! free, whoever is before it in the queue. Where the plan is given up it is a parked claim like others, and comes back
-//! wherever there is room.
+//! Claims that change places. If each needs the room of another, one of them waits in the host until the others have
+//! moved. No other claim may take its planned place. It moves on as soon as that place is free, whatever the order of
+//! the queue. If the plan is abandoned, it is an ordinary parked claim and comes back wherever there is room.
 
 use super::holding::settled_on;
 use super::lever::Lever;
@@ -13,13 +12,13 @@ use crate::place;
 use crate::units::Bytes;
 
 impl Step {
-    /// It goes to its GPUs by the host: on its way there, in it, or on its way back.
+    /// It moves via the host: on its way there, in it, or on its way back.
     pub(super) fn by_host(&self) -> bool {
         self.lever == Lever::Suspend && self.stage == Stage::Underway && !self.to.is_empty()
     }
 }
 
-/// Whether there is room for these beside what is held.
+/// Whether these fit beside what is held.
 fn fits(ledger: &Ledger, slices: &[Slice]) -> bool {
     slices.iter().all(|s| {
         let mem = s.mem.max(s.charge) <= ledger.mem_free(s.gpu);
@@ -28,15 +27,15 @@ fn fits(ledger: &Ledger, slices: &[Slice]) -> bool {
 }
 
 impl Machine {
-    /// Where claims wait for each other's places, one of them goes to the host first. Where that may be done to none of
-    /// them, none is moved for a while, and the plan is given up.
+    /// Breaks a cyclic move by staging one claim in host memory. If none of them may be staged, the plan is abandoned
+    /// and none is moved for a while.
     pub(super) fn untie(&mut self, now: Now, plan: &mut Plan) -> Option<ClaimId> {
         let left: Vec<&Step> = plan
             .steps
             .iter()
             .filter(|s| s.stage == Stage::Announced)
             .collect();
-        // A claim is not offloaded only to be spread.
+        // A claim is never offloaded only to spread claims.
         let due = self
             .queue
             .iter()
@@ -66,14 +65,14 @@ impl Machine {
         None
     }
 
-    /// Whether a claim that is to be moved may be parked on its way: one within its owner's guarantee not for
-    /// somebody who is not entitled.
+    /// Whether a moving claim may be staged in the host. A claim within its owner's guarantee may not, for a waiting
+    /// claim that is not entitled.
     fn may_wait_in_host(&self, id: ClaimId, entitled: bool) -> bool {
         let may = entitled || self.claims.get(id).is_some_and(|c| c.borrower);
         may && self.can(id, Lever::Suspend)
     }
 
-    /// Of those who cannot move the one that waits in the host: the smallest of those that let somebody go by that.
+    /// The claim to stage in the host: the smallest of those that unblock another one.
     fn who_waits(
         &self,
         ledger: &Ledger,
@@ -96,8 +95,7 @@ impl Machine {
         Some(index)
     }
 
-    /// Whether steps can be taken one after the other, so that each finds the room that it needs, on GPUs and in the
-    /// host.
+    /// Whether the steps have an order in which each finds the room that it needs, on GPUs and in the host.
     pub(super) fn can_be_ordered(&self, ledger: &Ledger, steps: &[Step], entitled: bool) -> bool {
         let waits = |id| self.may_wait_in_host(id, entitled);
         let mut later = ledger.clone();
@@ -114,7 +112,7 @@ impl Machine {
                 return between.is_empty();
             }
             let goes = |s: &&Step| match s.lever {
-                // What moves lies in the host for a moment.
+                // A move passes through host memory.
                 Lever::Move => self.bytes_of(s.id) <= room && self.way(&later, s).is_some(),
                 Lever::Offload | Lever::Suspend => self.bytes_of(s.id) <= room,
                 _ => true,
@@ -144,7 +142,7 @@ impl Machine {
         }
     }
 
-    /// What a claim that moves has afterwards, if there is room for it beside what is there.
+    /// A moving claim's slices afterwards, if there is room for them.
     pub(super) fn way(&self, ledger: &Ledger, step: &Step) -> Option<Vec<Slice>> {
         let from = ledger.slices(step.id)?;
         let to = settled_on(from, step.to.iter().copied());
@@ -152,19 +150,19 @@ impl Machine {
         (apart && fits(ledger, &to)).then_some(to)
     }
 
-    /// Whether a step is one whose claim lies in the host until there is room where it goes.
+    /// Whether the claim of a step is in the host until its destination is free.
     pub(super) fn waits_in_host(&self, step: &Step) -> bool {
         let parked = self.claims.offloaded(step.id);
         step.by_host() && parked.is_some_and(|p| p.back)
     }
 
-    /// Whether a claim lies in the host as a step of a plan.
+    /// Whether a claim is in the host as a step of a plan.
     pub(super) fn between(&self, id: ClaimId) -> bool {
         let mut steps = self.reclaim.plans.iter().flat_map(|p| &p.steps);
         steps.any(|s| s.id == id && self.waits_in_host(s))
     }
 
-    /// Whether such a claim can still go on to its GPUs: they are open to it, and its last try has not just failed.
+    /// Whether such a claim can still move on: its GPUs are open to it, and its last attempt did not just fail.
     pub(super) fn can_go_on(&self, now: Now, step: &Step) -> bool {
         let open = |request: &Request| {
             let named = |g: &usize| place::open_to(&self.ledger, request).any(|o| o == *g);
@@ -184,7 +182,7 @@ impl Machine {
         }
     }
 
-    /// Those who wait in the host on their way go on where there is room now.
+    /// Brings back staged claims whose destinations are free now.
     pub(super) fn go_on_from_host(&mut self, actions: &mut Vec<Action>) {
         let steps = self.reclaim.plans.iter().flat_map(|p| &p.steps);
         let waits: Vec<(ClaimId, Vec<usize>)> = steps
@@ -194,7 +192,7 @@ impl Machine {
         for (id, to) in waits {
             let room = |request: &Request| {
                 let all = to.iter().all(|g| self.ledger.fit(request, *g).is_some());
-                // What it is guaranteed was checked when it was granted; a quota's maximum may have been used since.
+                // The guarantee was checked at the grant; the maximum of a quota may have been used up since.
                 all && self.kept_by_rule(id, request, true).is_none()
             };
             if self.asked_back(id).is_some_and(room) {
@@ -204,7 +202,7 @@ impl Machine {
         }
     }
 
-    /// What those hold, or held, who go by the host for one of the plans.
+    /// Slices of all claims that move via the host for a plan, as held now or before.
     pub(super) fn all_between(&self) -> impl Iterator<Item = (ClaimId, Vec<Slice>)> {
         let steps = self.reclaim.plans.iter().flat_map(|p| &p.steps);
         steps.filter(|s| s.by_host()).filter_map(|s| {
@@ -214,12 +212,12 @@ impl Machine {
         })
     }
 
-    /// Host memory that is left for parked claims.
+    /// Host memory left for parked claims.
     pub(super) fn host_room(&self) -> Bytes {
         self.reclaim.host_ram.saturating_sub(self.host_taken())
     }
 
-    /// The same beside what is announced to be parked: what another plan may count on.
+    /// The same less announced steps: what another plan may use.
     pub(super) fn host_room_beside_plans(&self) -> Bytes {
         let steps = self.reclaim.plans.iter().flat_map(|p| &p.steps);
         let parks = |s: &&Step| matches!(s.lever, Lever::Offload | Lever::Suspend);

@@ -11,11 +11,11 @@ pub(super) struct World {
     pub(super) machine: Machine,
     pub(super) now: Now,
     pub(super) log: Vec<Action>,
-    /// Truth: bytes in use by claim and GPU.
+    /// Real bytes in use by claim and GPU.
     pub(super) used: BTreeMap<(ClaimId, usize), Bytes>,
-    /// No resize can be written down.
+    /// Journaling a resize fails.
     pub(super) full_disk: bool,
-    /// GPUs on which another scheduler has decided: what it booked there may be more than there is.
+    /// GPUs of another scheduler: what it booked there may exceed what exists.
     pub(super) over: Vec<usize>,
 }
 
@@ -96,7 +96,7 @@ impl World {
             .map(|s| s.iter().map(|s| s.gpu).collect())
     }
 
-    /// Invariant 3: requests and charges within the allocatable, SMs within the whole.
+    /// Invariant 3: requests and charges stay within the allocatable, SMs within the whole.
     fn check(&self) {
         let ledger = self.machine.ledger();
         let sound = |(g, _): &(usize, &GpuFacts)| !self.over.contains(g);
@@ -238,7 +238,7 @@ fn borrowed_bytes_are_not_promised_to_another() {
         w.machine.ledger().slices(ClaimId(1)).unwrap()[0].mem_cap,
         Bytes::gib(24)
     );
-    // The claim grew to 10 GiB just before the next one came; nobody had told the machine yet.
+    // The claim grew to 10 GiB just before the next one came, and the machine had not read that yet.
     w.used.insert((ClaimId(1), 0), Bytes::gib(10));
     w.submit(2, 750);
     assert_eq!(w.granted(2), None, "18 GiB are not free beside 10");
@@ -276,7 +276,7 @@ fn an_auto_claim_that_holds_much_is_named_to_those_who_wait() {
     );
 }
 
-/// One GPU of 24 GiB on which a process outside claims holds 8, and what comes of its adoption as `request`.
+/// Adopts a process that holds 8 of 24 GiB on a GPU, as `request`.
 fn adopted(request: Request, before: &[Event]) -> (World, Vec<Action>) {
     let mut world = World::new(&[24]);
     let used = GpuFacts {
@@ -316,7 +316,7 @@ fn who_is_adopted_needs_no_room_for_what_he_holds_already() {
         request: sized(gib, sm),
         patience: None,
     };
-    // 16 of 24 GiB are claimed, 8 are its own: the claim fits exactly.
+    // 16 of 24 GiB are claimed, 8 are its own: it fits exactly.
     let taken = [submit(1, 16, 500)];
     let (world, log) = adopted(sized(8, 500), &taken);
     assert!(granted(&log), "{log:?}");
@@ -324,7 +324,7 @@ fn who_is_adopted_needs_no_room_for_what_he_holds_already() {
         world.machine.ledger().slices(ClaimId(9)).unwrap()[0].mem,
         Bytes::gib(8)
     );
-    // Where the SMs are others' it has what it has, outside the books, until there is room.
+    // If others hold the SMs it stays outside the ledger, with what it holds, until there is room.
     let (mut world, log) = adopted(sized(8, 500), &[submit(1, 16, 600)]);
     let counted = |a: &Action| {
         matches!(
@@ -363,7 +363,7 @@ fn who_is_adopted_needs_no_room_for_what_he_holds_already() {
         )
     };
     assert!(!granted(&log) && log.iter().any(refused), "{log:?}");
-    // Those who wait are not overtaken by more than it holds.
+    // An adoption overtakes the queue only for what the process already holds.
     let waits = [submit(1, 14, 500), submit(2, 10, 500)];
     assert!(granted(&adopted(sized(8, 100), &waits).1));
     let (_, log) = adopted(sized(9, 100), &waits);

@@ -1,4 +1,4 @@
-//! When the machine wants to hear of the time, if nothing else happens before.
+//! When the machine needs the next tick, if no other event comes first.
 
 use std::time::Duration;
 
@@ -6,12 +6,12 @@ use super::order::AWAY;
 use super::{Machine, Now};
 use crate::sched::fair::LEVELS;
 
-/// While somebody waits, what owners have had moves them past one another: that is looked at so often.
+/// While claims wait, their order is checked this often, because owners' past use changes it.
 const RETHINK: Duration = Duration::from_secs(60);
 
 impl Machine {
-    /// The next moment at which [`super::Event::Tick`] may change something that no other event changes: a countdown or a
-    /// lease is over, somebody has waited, run or had for long enough. `None` while only events can.
+    /// The next time at which [`super::Event::Tick`] may change something: a countdown or lease ends, or a claim has
+    /// waited, run or used enough. `None` if only other events can.
     #[must_use]
     pub fn next_wake(&self, now: Now) -> Option<Now> {
         let mut next: Option<Now> = None;
@@ -32,7 +32,7 @@ impl Machine {
         if self.queue.is_empty() && !(rules.enabled && rules.spread) {
             return next;
         }
-        // From whom something can be taken, and how much they have had.
+        // When levers may be used: after minimum run times, and after delays for failed or postponed levers.
         for granted in self.claims.iter().map(|(_, g)| g) {
             at(self.min_run_ends(granted).saturating_sub(rules.countdown));
             for until in granted.run.spared.values() {
@@ -48,7 +48,7 @@ impl Machine {
                 .saturating_add(left)
                 .saturating_add(Duration::from_millis(1)));
         }
-        // Claims of several owners are compared by what those have had.
+        // Claims of several owners are compared by their owners' use.
         let held = self.held_by(|_, uid| uid);
         for ((id, uid), gpus) in self.held_by(|id, uid| (id, uid)) {
             let had = self.had_s(id, uid);
@@ -58,7 +58,7 @@ impl Machine {
                 .filter(|_| gpus > 0.0 && had > 0.0)
             {
                 let left = (bound / had - 1.0) * self.past(uid) / held[&uid];
-                // It is forgotten meanwhile, so this is a little early.
+                // Use decays meanwhile, so this is a little early.
                 at(now.saturating_add(Duration::from_secs_f64(left.max(1.0))));
             }
         }

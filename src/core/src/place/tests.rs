@@ -1,4 +1,4 @@
-//! Modes of GPUs in placement: who may be where, and what is kept apart.
+//! Modes of GPUs in placement: which claims may share, and which stay apart.
 
 use super::*;
 use crate::claim::ClaimId;
@@ -30,7 +30,7 @@ fn ask(milli: u32, class: Class, uid: u32) -> Request {
     request
 }
 
-/// Places a claim; where it went and how it is held there.
+/// Places a claim; returns its GPU and how it holds it.
 fn place(ledger: &mut Ledger, id: u64, request: &Request) -> Option<(usize, Held)> {
     let slices = best_fit(ledger, request, &[])?;
     let first = (slices[0].gpu, slices[0].held);
@@ -46,7 +46,7 @@ fn an_exclusive_gpu_has_one_claim_and_gives_it_everything() {
     let whole = ask(1000, Class::Batch, 1);
     assert_eq!(place(&mut ledger, 2, &whole), Some((0, Held::Whole)));
     assert_eq!(ledger.claimable(0), Share::ZERO);
-    // Where nothing else is left a part takes the whole of it, alone.
+    // If nothing else is left, a partial claim gets a whole GPU alone.
     ledger.remove(ClaimId(2));
     ledger.remove(ClaimId(1));
     let mut only = ask(100, Class::Batch, 1);
@@ -86,7 +86,7 @@ fn auto_runs_batch_of_one_owner_side_by_side_and_keeps_the_kinds_apart() {
         place(&mut ledger, 1, &ask(250, Class::Batch, 1)),
         Some((0, Held::Mps))
     );
-    // A notebook goes elsewhere although the first GPU would be the better fit; so does another user.
+    // A notebook and another user avoid the first GPU although it would be the better fit.
     let notebook = ask(250, Class::Interactive, 1);
     assert_eq!(place(&mut ledger, 2, &notebook), Some((1, Held::Timeslice)));
     assert_eq!(
@@ -95,7 +95,7 @@ fn auto_runs_batch_of_one_owner_side_by_side_and_keeps_the_kinds_apart() {
     );
     let stranger = ask(250, Class::Batch, 2);
     assert_eq!(place(&mut ledger, 4, &stranger), Some((1, Held::Timeslice)));
-    // Where nothing is left, they share.
+    // Without a free GPU they share.
     assert_eq!(
         place(&mut ledger, 6, &ask(500, Class::Batch, 2)),
         Some((1, Held::Timeslice))
@@ -170,7 +170,8 @@ fn the_smallest_instance_that_is_large_enough_in_memory_and_sms() {
         Some((0, Held::Whole))
     );
     assert_eq!(place(&mut ledger, 6, &ask(2000, Class::Batch, 1)), None);
-    // What no instance will ever hold is refused with what it lacks: half of the memory is there, half of the SMs not.
+    // A request that no instance can ever hold is refused, naming what is missing: half the memory exists, half the SMs
+    // do not.
     let refused = |request: &Request| crate::reason::never(&ledger, request).map(|r| r.to_string());
     assert_eq!(
         refused(&ask(500, Class::Batch, 1)).as_deref(),

@@ -1,4 +1,4 @@
-//! What the scheduler is judged by: blocks of a list under policies, the figures over all blocks, and the goals.
+//! How the scheduler is judged: blocks of a list under policies, figures over all blocks, and goals.
 
 use std::collections::BTreeMap;
 
@@ -8,40 +8,40 @@ use super::list::{self, Cut, Entry};
 use super::policy::{EASY, GSHARE, NO_MOVE, NO_OFFLOAD, Policy};
 use crate::units::Bytes;
 
-/// What becomes of the claims of the whole machine in a list.
+/// What to do with a list's claims of the whole machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whole {
-    /// They are left out.
+    /// Leave them out.
     Out,
-    /// They stay.
+    /// Keep them.
     In,
-    /// Each fiftieth claim of a block is one.
+    /// Turn every fiftieth claim of a block into one.
     Fiftieth,
 }
 
-/// A row: which claims, on which machine, under which policy.
+/// A row of the table: which claims, on which machine, under which policy.
 #[derive(Clone, Debug)]
 pub struct Case {
     /// Its name.
     pub name: String,
-    /// Claims of the whole machine.
+    /// What happens to claims of the whole machine.
     pub whole: Whole,
-    /// Part of the machine that is asked for.
+    /// Requested GPU time as a part of the machine's.
     pub load: f64,
-    /// Claims of a block.
+    /// Claims per block.
     pub claims: usize,
-    /// The policy that decides.
+    /// The scheduling policy.
     pub policy: Policy,
     /// The machine.
     pub setup: Setup,
 }
 
-/// A block that was played.
+/// A block after it was played.
 #[derive(Clone, Debug)]
 pub struct Block {
     /// The claims.
     pub list: Vec<Entry>,
-    /// What came of them.
+    /// The results.
     pub played: Played,
 }
 
@@ -57,7 +57,7 @@ impl Case {
         }
     }
 
-    /// A policy on the machine as shipped.
+    /// A policy on the machine with default settings.
     #[must_use]
     pub fn of(policy: Policy) -> Self {
         Self::new(policy.name, policy, Setup::default())
@@ -71,7 +71,7 @@ impl Case {
         }
     }
 
-    /// The block of claims that a seed chooses.
+    /// The block of claims for a seed.
     #[must_use]
     pub fn block(&self, trace: &[Entry], seed: u64) -> Vec<Entry> {
         let gpus = self.setup.gpus;
@@ -102,7 +102,7 @@ impl Case {
     }
 }
 
-/// Plays blocks, which do not depend on one another.
+/// Plays independent blocks on two threads.
 #[must_use]
 pub fn two_at_a_time<T: Send>(
     seeds: std::ops::Range<u64>,
@@ -122,8 +122,8 @@ pub fn two_at_a_time<T: Send>(
     all.into_iter().map(|(_, played)| played).collect()
 }
 
-/// All rows of a list, in the order in which they are played. `quick` leaves out what takes long. Rows with the claims of
-/// the whole machine need a list that has some.
+/// All rows of a list, in the order of play. `quick` leaves out slow rows. Rows with claims of the whole machine need a
+/// list that has some.
 #[must_use]
 pub fn cases(trace: &[Entry], quick: bool) -> Vec<Case> {
     let shipped = Setup::default();
@@ -136,7 +136,7 @@ pub fn cases(trace: &[Entry], quick: bool) -> Vec<Case> {
         ..setup.clone()
     };
     let fixed = Policy::named("static").copied().unwrap_or(EASY);
-    // Claims are told when they will start, which decides nothing.
+    // Claims are told when they will start; this affects no decision.
     let told = Setup {
         asks: true,
         ..Setup::default()
@@ -185,7 +185,7 @@ pub fn cases(trace: &[Entry], quick: bool) -> Vec<Case> {
     rows
 }
 
-/// Figures over all blocks of a row; times in the units of the names.
+/// Figures over all blocks of a row, in the units of the field names.
 #[derive(Clone, Debug, Default)]
 pub struct Sums {
     /// See [`super::Figures`].
@@ -196,39 +196,39 @@ pub struct Sums {
     pub jct_h: f64,
     /// In percent.
     pub usage: f64,
-    /// For each claim.
+    /// Mean per claim.
     pub suspensions: f64,
-    /// For each claim.
+    /// Mean per claim.
     pub moves: f64,
-    /// In percent of run time.
+    /// Percent of run time.
     pub stall: f64,
-    /// The longest.
+    /// Longest time between two runs of a claim.
     pub away_h: f64,
     /// See [`super::Figures`].
     pub jain: f64,
-    /// GPU time in percent that was free while somebody waited whom it fitted.
+    /// Percent of GPU time that was free while a claim that would fit was waiting.
     pub kept: f64,
-    /// The longest wait for the whole machine.
+    /// Longest wait of a claim of the whole machine.
     pub whole_h: f64,
-    /// The most by which one started later than an hour after the last of those that held, where nothing can be taken.
+    /// Largest delay of a claim of the whole machine ([`super::Outcome::whole_late_s`]).
     pub whole_late_h: f64,
-    /// Claims within their guarantee that started in time, in percent.
+    /// Percent of claims within their guarantee that started in time.
     pub in_time: f64,
-    /// Of the others 99 of 100 waited for less.
+    /// 99th percentile of the wait of those that did not.
     pub late_p99_min: f64,
-    /// What 95 of 100 claims of less than ten minutes lose at most.
+    /// 95th percentile of the time that claims of less than ten minutes lose.
     pub short_loss_p95_min: f64,
     /// Claims that never ended, or were cut short.
     pub unfinished: usize,
     /// Mean wait of each block, in minutes.
     pub waits: Vec<f64>,
-    /// Mean completion of each user, in hours.
+    /// Mean completion time of each user, in hours.
     pub users_h: Vec<f64>,
-    /// How true the expected starts were, where claims were told of them.
+    /// Accuracy of the expected starts, if claims were told.
     pub foreseen: Option<Foreseen>,
 }
 
-/// Adds blocks up.
+/// Aggregates blocks.
 #[must_use]
 pub fn sums(case: &Case, blocks: &[Block]) -> Sums {
     let over = |of: &dyn Fn(&Block) -> f64| mean(&blocks.iter().map(of).collect::<Vec<f64>>());
@@ -286,28 +286,28 @@ pub fn sums(case: &Case, blocks: &[Block]) -> Sums {
     }
 }
 
-/// From when to when it was told that a claim starts, in seconds, and whether that was certain.
+/// Expected start of a claim: from, to, in seconds, and whether it was certain.
 type Told = Option<(f64, f64, bool)>;
 
-/// How true it was when claims that began to wait were told when they would start.
+/// Accuracy of the start times that waiting claims were told.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Foreseen {
     /// Claims that waited.
     pub waited: usize,
-    /// Those that were told a certain time.
+    /// Claims that were told a certain time.
     pub certain: usize,
-    /// Of these, in percent, those that started within ten seconds of it.
+    /// Percent of these that started within ten seconds of it.
     pub close: f64,
-    /// Those that were told from when to when, in percent those that started then.
+    /// Percent of the claims with a time span that started within it.
     pub holds: f64,
-    /// Half of these spans were no wider than this many times the wait.
+    /// Median width of these spans, as a multiple of the wait.
     pub width: f64,
-    /// Of those that waited for more than two minutes those that were told nothing, in percent.
+    /// Percent of the claims with a wait of over two minutes that were told nothing.
     pub silent: f64,
 }
 
 impl Foreseen {
-    /// Of blocks that were played with [`Setup::asks`].
+    /// From blocks played with [`Setup::asks`].
     fn of(blocks: &[Block]) -> Self {
         let all = blocks.iter().flat_map(|b| &b.played.claims);
         let waited: Vec<(f64, Told)> = all
@@ -345,7 +345,7 @@ impl Foreseen {
         }
     }
 
-    /// As a line.
+    /// A row of a table.
     #[must_use]
     pub fn line(&self, name: &str) -> String {
         format!(
@@ -355,7 +355,7 @@ impl Foreseen {
     }
 }
 
-/// The heads of the columns of [`Sums::line`].
+/// Column headings for [`Sums::line`].
 #[must_use]
 pub fn head() -> String {
     format!(
@@ -404,21 +404,21 @@ impl Sums {
     }
 }
 
-/// A goal and what was measured.
+/// A goal with the measured value.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Goal {
-    /// What it is about.
+    /// What is measured.
     pub name: String,
-    /// What was measured.
+    /// Measured value.
     pub got: f64,
-    /// What it is to be.
+    /// Target value.
     pub goal: f64,
-    /// Larger is better.
+    /// The target is a minimum; otherwise a maximum.
     pub at_least: bool,
 }
 
 impl Goal {
-    /// No more than this.
+    /// The value may be at most `goal`.
     #[must_use]
     pub fn most(name: impl Into<String>, got: f64, goal: f64) -> Self {
         Self {
@@ -429,7 +429,7 @@ impl Goal {
         }
     }
 
-    /// No less than this.
+    /// The value must be at least `goal`.
     #[must_use]
     pub fn least(name: impl Into<String>, got: f64, goal: f64) -> Self {
         Self {
@@ -438,7 +438,7 @@ impl Goal {
         }
     }
 
-    /// Whether it is reached. What is no number reaches nothing.
+    /// Whether the goal is met; NaN never meets one.
     #[must_use]
     pub fn met(&self) -> bool {
         if self.at_least {
@@ -462,8 +462,8 @@ impl Goal {
     }
 }
 
-/// The goals of a list, as far as its rows were played. Numbers that depend on how much the claims of a list share GPUs
-/// come in two: of a list of mostly whole GPUs, and of one of parts (`shared`).
+/// The goals of a list, for the rows that were played. Targets that depend on how many claims share GPUs have two
+/// values: for lists of mostly whole GPUs, and for lists of mostly parts (`shared`).
 #[must_use]
 pub fn goals(list: &str, shared: bool, rows: &BTreeMap<String, Sums>) -> Vec<Goal> {
     let mut goals = Vec::new();

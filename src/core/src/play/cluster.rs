@@ -1,6 +1,5 @@
-//! Filling a cluster, as the work on fragmentation (FGD, Weng et al., ATC'23) measured it: pods arrive one after
-//! the other, none leaves, and what cannot be placed is passed over. It shows that the baselines of the replay are
-//! the published ones.
+//! Fills a cluster as in the work on fragmentation (FGD, Weng et al., ATC'23): pods arrive one after the other, none
+//! leaves, and those that do not fit are skipped. It shows that the baselines of the replay match the published ones.
 
 use std::collections::HashMap;
 
@@ -17,16 +16,16 @@ pub struct Host {
     pub gpus: usize,
 }
 
-/// Something that is to be placed.
+/// A pod to place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Pod {
     /// Thousandths of processor cores.
     pub cpu: u64,
     /// MiB of host memory.
     pub mem: u64,
-    /// GPUs; with parts of a GPU one.
+    /// Number of GPUs; 1 for a part of one.
     pub gpus: usize,
-    /// Thousandths of each.
+    /// Thousandths of each GPU.
     pub milli: u32,
 }
 
@@ -36,21 +35,21 @@ impl Pod {
     }
 }
 
-/// How a host is chosen.
+/// How to choose a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Score {
-    /// The least left, processor and GPU alike.
+    /// The least left, processor and GPU weighted equally.
     BestFit,
-    /// The least growth of what typical pods could not use.
+    /// The least growth of the part that typical pods cannot use.
     Fgd,
 }
 
 const MOST_GPUS: usize = 8;
 
-/// Reads hosts: `cpu_milli,memory_mib,gpu`. Those without GPUs are left out.
+/// Reads hosts: `cpu_milli,memory_mib,gpu`. Hosts without GPUs are left out.
 ///
 /// # Errors
-/// When columns are missing or a field is no number.
+/// When columns are missing or a field is not a number.
 pub fn hosts(text: &str) -> Result<Vec<Host>, TraceError> {
     let rows = rows(text, ["cpu_milli", "memory_mib", "gpu"])?;
     let host = |[cpu, mem, gpus]: [u64; 3]| Host {
@@ -64,7 +63,7 @@ pub fn hosts(text: &str) -> Result<Vec<Host>, TraceError> {
 /// Reads pods: `cpu_milli,memory_mib,num_gpu,gpu_milli`, with or without GPUs.
 ///
 /// # Errors
-/// When columns are missing or a field is no number.
+/// When columns are missing or a field is not a number.
 pub fn pods(text: &str) -> Result<Vec<Pod>, TraceError> {
     let rows = rows(text, ["cpu_milli", "memory_mib", "num_gpu", "gpu_milli"])?;
     let pod = |[cpu, mem, gpus, milli]: [u64; 4]| Pod {
@@ -103,14 +102,14 @@ fn rows<const N: usize>(text: &str, names: [&'static str; N]) -> Result<Vec<[u64
     Ok(out)
 }
 
-/// What a host has left.
+/// Free resources of a host.
 #[derive(Clone, Copy)]
 struct Left {
     cpu: u64,
     mem: u64,
     gpus: usize,
     free: [u32; MOST_GPUS],
-    /// Changes when something is placed.
+    /// Incremented with each placement.
     version: u32,
 }
 
@@ -141,7 +140,7 @@ impl Left {
         }
     }
 
-    /// What typical pods could not use of it, in thousandths of GPUs.
+    /// What typical pods cannot use of it, in thousandths of GPUs.
     fn fragment(&self, typical: &[(Pod, f64)]) -> f64 {
         let all = self.gpu_left() as f64;
         let lost = |pod: &Pod| {
@@ -157,7 +156,7 @@ impl Left {
     }
 }
 
-/// The pods that make up 95 of a hundred, with their parts.
+/// The most frequent pods, 95 % of all, with their frequencies.
 fn typical(pods: &[Pod]) -> Vec<(Pod, f64)> {
     let mut count: HashMap<Pod, usize> = HashMap::new();
     for pod in pods {
@@ -176,8 +175,8 @@ fn typical(pods: &[Pod]) -> Vec<(Pod, f64)> {
     out
 }
 
-/// Fills the cluster with the pods, and others drawn from them, until `ratio` of its GPUs have been asked for, in
-/// an order drawn from `seed`. Returns the part of the GPUs that is held then.
+/// Fills the cluster with the pods, and then with random ones of them, until `ratio` of its GPUs has been requested.
+/// `seed` determines the order. Returns the allocated fraction of GPUs.
 #[must_use]
 pub fn fill(hosts: &[Host], pods: &[Pod], ratio: f64, score: Score, seed: u64) -> f64 {
     let capacity = hosts.iter().map(|h| h.gpus as u64 * 1000).sum::<u64>();
@@ -208,7 +207,7 @@ pub fn fill(hosts: &[Host], pods: &[Pod], ratio: f64, score: Score, seed: u64) -
             }
         })
         .collect();
-    // Scores by kind of pod and host, as long as the host has not changed.
+    // Scores by kind of pod and host, valid until the host changes.
     let mut known: HashMap<Pod, Vec<(u32, Option<Choice>)>> = HashMap::new();
     let mut held = 0u64;
     for pod in &list {
@@ -240,7 +239,7 @@ pub fn fill(hosts: &[Host], pods: &[Pod], ratio: f64, score: Score, seed: u64) -
 
 #[derive(Clone, Copy)]
 struct Choice {
-    /// Larger is better; equal ones are taken in the order of the hosts.
+    /// Larger is better; the first of equal hosts is taken.
     points: i64,
     /// The GPU, for a part of one.
     gpu: Option<usize>,
@@ -314,7 +313,7 @@ mod tests {
 
     #[test]
     fn a_half_goes_where_it_leaves_no_more_fragments() {
-        // One GPU has half left, the other is empty: the half belongs on the first.
+        // One GPU has half left, the other is empty: the half should go to the first.
         let host = Left {
             cpu: 8000,
             mem: 0,

@@ -1,5 +1,5 @@
-//! A large machine with many claims: a random history of events as the service sends them, answered as the service
-//! answers, with the time that each step of the machine takes.
+//! A large machine with many claims: plays random events as the service sends them, answers as the service does, and
+//! measures the time of each step of the machine.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
@@ -14,26 +14,26 @@ use crate::quota::{Party, Quota};
 use crate::resize::Change;
 use crate::units::{Bytes, Share};
 
-/// Maximum number of waiting claims whose start is asked for.
+/// Maximum number of waiting claims whose start is queried.
 const FIRST: usize = 16;
-/// Users who ask.
+/// Users who submit claims.
 pub const USERS: usize = 12;
 const MEM: Bytes = Bytes::gib(80);
 
-/// A machine, and for how long it is looked at.
+/// Size of a machine, and length of the run.
 #[derive(Clone, Copy, Debug)]
 pub struct Size {
     /// GPUs.
     pub gpus: usize,
-    /// Claims at a time: they run, wait or are parked.
+    /// Claims at a time: running, waiting or parked.
     pub claims: usize,
-    /// Events.
+    /// Number of events.
     pub rounds: usize,
-    /// How long a step may take, in microseconds.
+    /// Maximum duration of a step, in microseconds.
     pub goal_us: f64,
 }
 
-/// The machines that are looked at.
+/// The measured machines.
 pub const SIZES: [Size; 2] = [
     Size {
         gpus: 16,
@@ -49,29 +49,29 @@ pub const SIZES: [Size; 2] = [
     },
 ];
 
-/// The core with somebody who answers it.
+/// The core, with an imitation of the service.
 #[derive(Debug)]
 pub struct Desk {
-    /// Nanoseconds of processor time.
+    /// Processor time in nanoseconds.
     clock: fn() -> u64,
     machine: Machine,
     size: Size,
-    /// The time.
+    /// Virtual time.
     pub now: Duration,
     dice: Dice,
     next: u64,
     drained: Option<usize>,
-    /// What is being done, and when it is answered.
+    /// Actions in progress, and when they are answered.
     underway: Vec<(Duration, Action)>,
-    /// Microseconds of each step.
+    /// Duration of each step, in microseconds.
     pub steps_us: Vec<f64>,
-    /// Of those among them that decided while somebody waited.
+    /// The part of these in which a decision was made while claims waited.
     pub decisions_us: Vec<f64>,
-    /// Levers that were pulled.
+    /// Number of suspensions, moves and restores.
     pub pulled: u32,
-    /// Plans that were announced.
+    /// Announced plans.
     pub announced: u32,
-    /// Claims that ran, waited and were parked, after each round.
+    /// Running, waiting and parked claims after each round.
     pub seen: Vec<[usize; 3]>,
 }
 
@@ -93,7 +93,7 @@ fn facts(gpus: usize) -> Vec<GpuFacts> {
 }
 
 impl Desk {
-    /// With all its claims.
+    /// A machine with all its claims.
     pub fn new(size: Size, seed: u64, clock: fn() -> u64) -> Self {
         let mut desk = Self {
             clock,
@@ -111,7 +111,7 @@ impl Desk {
             seen: Vec::new(),
         };
         desk.send(Event::Gpus(facts(size.gpus)));
-        // Some have entries, the others an equal part of what is left.
+        // Some users have entries, the others get equal parts of the rest.
         let quota = |uid| Quota {
             party: party(uid),
             gpus: Some(Share::from_milli(2000)),
@@ -129,7 +129,7 @@ impl Desk {
         desk
     }
 
-    /// A user asks.
+    /// A user submits a claim.
     fn submission(&mut self) -> [Event; 2] {
         let dice = &mut self.dice;
         let class = match dice.below(10) {
@@ -154,7 +154,7 @@ impl Desk {
         let uid = dice.below(USERS);
         request.uid = u32::try_from(uid).unwrap_or_default();
         if dice.below(3) == 0 {
-            // Memory and SMs apart.
+            // Memory and SMs independent of each other.
             request.mem = Some(Bytes::gib(1 + dice.below(60) as u64));
         }
         if dice.below(3) == 0 {
@@ -179,7 +179,7 @@ impl Desk {
         self.send_all(vec![event]);
     }
 
-    /// Steps of the core, with all that the service answers at once.
+    /// Steps of the core, with everything that the service answers immediately.
     fn send_all(&mut self, events: Vec<Event>) {
         let mut todo = VecDeque::from(events);
         while let Some(event) = todo.pop_front() {
@@ -219,7 +219,8 @@ impl Desk {
         }
     }
 
-    /// Microseconds that it takes to say what one of the users could claim now, and when the first in the queue start.
+    /// Microseconds for the two queries: what one of the users could claim now, and when the first claims in the queue
+    /// start.
     pub fn look(&self) -> [f64; 2] {
         let uid = self.seen.len() % USERS;
         let mut request = Request::of_size(
@@ -247,7 +248,7 @@ impl Desk {
         ]
     }
 
-    /// What the pages say: each uses a part of its own of what it may have, some more than was guaranteed.
+    /// Simulated memory use: each claim uses a fixed part of its limit, some more than their guarantee.
     fn read(&self) -> Vec<(ClaimId, usize, Bytes)> {
         let mut read = Vec::new();
         for (id, slices) in self.machine.ledger().held() {
@@ -281,7 +282,7 @@ impl Desk {
         Event::Levers { id, levers }
     }
 
-    /// Answers what is done by now: one in twenty did not work.
+    /// Answers the actions that are done by now; one in twenty fails.
     fn answer(&mut self) {
         let now = self.now;
         let (done, still) = std::mem::take(&mut self.underway)
@@ -323,7 +324,7 @@ impl Desk {
         (!of.is_empty()).then(|| of[self.dice.below(of.len())])
     }
 
-    /// Some time passes and something happens; who has left is followed by others.
+    /// Some time passes and an event happens; claims that left are replaced.
     pub fn round(&mut self) {
         self.now += Duration::from_millis(100 + self.dice.below(2000) as u64);
         self.answer();

@@ -1,78 +1,78 @@
-//! What came of a list that was played.
+//! Results of a played list.
 
 use crate::machine::Obstacle;
 
-/// What came of one claim. Times in seconds.
+/// Result of one claim. Times in seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Outcome {
-    /// When it was asked for.
+    /// Time of the request.
     pub asked_s: f64,
-    /// Until it began the run that lasted for the shortest time that claims may run; none if it never had that.
+    /// Time until the first run that lasted for the minimum run time; `None` without such a run.
     pub wait_s: Option<f64>,
-    /// Until it ended; none if it never did.
+    /// Time until it ended; `None` if it never did.
     pub done_s: Option<f64>,
-    /// What it ran.
+    /// Run time.
     pub ran_s: f64,
-    /// The longest time from one run to the next.
+    /// Longest time between two runs.
     pub away_s: f64,
-    /// What it stood still on its way to and from the host and between GPUs.
+    /// Time that it stood still while moving between GPUs, or to and from the host.
     pub stall_s: f64,
-    /// How often it was sent to the host.
+    /// Number of offloads to the host.
     pub suspensions: u32,
-    /// How often it was moved.
+    /// Number of moves.
     pub moves: u32,
-    /// It was ended before it was done: its time limit was over, or somebody else came first.
+    /// It ended early: its time limit was over, or another claim took its place.
     pub cut_short: bool,
-    /// When it was said that it starts, once it waited: from and to (if that was known), and whether that was certain.
+    /// Expected start, as told while it waited: from, to (if known), and whether it was certain.
     pub expected: Option<(f64, Option<f64>, bool)>,
-    /// Until it was granted.
+    /// Time until it was granted.
     pub granted_s: Option<f64>,
-    /// From the moment at which it was within its owner's guarantee until it began to run; none if it never waited so.
+    /// Time from fitting into its owner's guarantee to its start; `None` if it never waited within the guarantee.
     pub guaranteed_wait_s: Option<f64>,
-    /// What was in its way then, where that took longer than a minimum run, a countdown and two offloads.
+    /// What delayed it, if that took longer than a minimum run, a countdown and two offloads.
     pub obstacle: Option<Obstacle>,
-    /// A claim of the whole machine, where nothing can be taken from those that hold: how much later it started than an
-    /// hour after the last of them was to end, or ended, since it was first in the queue.
+    /// For a claim of the whole machine without preemption: delay of its start, counted from the last holder's actual
+    /// end or an hour after the end that was scheduled when the claim became first in the queue, whichever is later.
     pub whole_late_s: Option<f64>,
 }
 
-/// A list that was played.
+/// Results of a list.
 #[derive(Clone, Debug, Default)]
 pub struct Played {
-    /// By claim, in the order of the list.
+    /// One per claim, in the order of the list.
     pub claims: Vec<Outcome>,
-    /// GPU time that did useful work until the last arrival, in parts of the machine.
+    /// Fraction of the machine's GPU time that did useful work until the last arrival.
     pub useful: f64,
-    /// GPU time until the last arrival in which there was room for somebody who waited.
+    /// GPU time until the last arrival that was free while a claim that would fit was waiting.
     pub kept_idle: f64,
-    /// GPU time until the last arrival that was free while somebody waited, whether anybody fitted there or not.
+    /// GPU time until the last arrival that was free while any claim was waiting.
     pub unfit: f64,
-    /// Suspensions and moves that did not work.
+    /// Failed suspensions and moves.
     pub failed: u32,
 }
 
-/// The figures of a policy.
+/// Figures of a policy.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Figures {
-    /// Mean of what claims waited, in seconds.
+    /// Mean wait, in seconds.
     pub wait_mean_s: f64,
-    /// 95 of 100 waited for less.
+    /// 95th percentile of the wait, in seconds.
     pub wait_p95_s: f64,
     /// Mean time from the request to the end.
     pub jct_mean_s: f64,
-    /// GPU time that did useful work until the last arrival, in parts of the machine.
+    /// Fraction of the machine's GPU time that did useful work until the last arrival.
     pub usage: f64,
     /// Moves.
     pub moves: u32,
     /// Suspensions.
     pub suspensions: u32,
-    /// The longest time from one run of a claim to its next.
+    /// Longest time between two runs of a claim.
     pub away_max_s: f64,
     /// Jain's index of the speeds of users: run time over the time from request to end.
     pub jain: f64,
 }
 
-/// The value below which a part `q` of all lies.
+/// The value below which a fraction `q` of the values lies.
 #[must_use]
 pub fn quantile(values: &mut [f64], q: f64) -> f64 {
     values.sort_unstable_by(f64::total_cmp);
@@ -81,13 +81,13 @@ pub fn quantile(values: &mut [f64], q: f64) -> f64 {
     values.get(at.min(last)).copied().unwrap_or(0.0)
 }
 
-/// The mean; 0 of nothing.
+/// The mean; 0 for no values.
 #[must_use]
 pub fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len().max(1) as f64
 }
 
-/// Jain's index of fairness: 1 where all have the same, one over their number where one has all.
+/// Jain's index of fairness: 1 if all values are equal, 1/n if one of n has everything.
 #[must_use]
 pub fn jain(values: &[f64]) -> f64 {
     let sum: f64 = values.iter().sum();
@@ -100,12 +100,12 @@ pub fn jain(values: &[f64]) -> f64 {
 }
 
 impl Played {
-    /// What claims waited, of those that ever started.
+    /// Waits of the claims that started.
     pub fn waits(&self) -> impl Iterator<Item = f64> {
         self.claims.iter().filter_map(|c| c.wait_s)
     }
 
-    /// Claims that did not come to their end.
+    /// Claims that did not finish.
     #[must_use]
     pub fn unfinished(&self) -> usize {
         let open = |c: &&Outcome| c.done_s.is_none() || c.cut_short;
@@ -127,7 +127,7 @@ impl Played {
         of.map(|(r, t)| r / t).collect()
     }
 
-    /// The figures of the policy that was played.
+    /// The figures of a policy that was played.
     #[must_use]
     pub fn figures(&self, list: &[super::Entry]) -> Figures {
         let mut waits: Vec<f64> = self.waits().collect();

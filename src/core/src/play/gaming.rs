@@ -1,15 +1,15 @@
-//! Ways in which users try to get more than their part: a task of three hours of the user who has most on a busy machine,
-//! asked for honestly and in each of these ways.
+//! Tricks to get more than one's share: the heaviest user of a busy machine has a task of three hours, and asks for it
+//! honestly or with one of these tricks.
 
 use super::figures::mean;
 use super::list::{self, Cut, Entry};
 use super::{Setup, play};
 use crate::claim::Class;
 
-/// How long the task runs on one GPU, in seconds.
+/// Run time of the task on one GPU, in seconds.
 const TASK_S: f64 = 3.0 * 3600.0;
 
-/// The task as an honest user asks for it.
+/// The task as an honest user requests it.
 fn honest(from: f64) -> Entry {
     Entry {
         arrival_s: from,
@@ -20,10 +20,11 @@ fn honest(from: f64) -> Entry {
     }
 }
 
-/// A way: what it is called, and what is asked for from then on. Accounts beside the user's own have numbers from this on.
+/// Name of a trick, and its claims from a given time on. The user's additional accounts have numbers from the second
+/// argument on.
 pub type Way = (&'static str, fn(f64, usize) -> Vec<Entry>);
 
-/// All ways; the first is the honest one.
+/// All tricks; the first is the honest request.
 pub const WAYS: [Way; 11] = [
     ("honest", |at, _| vec![honest(at)]),
     ("100 claims of 0.01", |at, others| {
@@ -70,7 +71,7 @@ pub const WAYS: [Way; 11] = [
     }),
 ];
 
-/// The user's own account, and others.
+/// The user's own account is 0, additional ones start at `others`.
 fn account(n: u32, others: usize) -> usize {
     match n {
         0 => 0,
@@ -78,7 +79,7 @@ fn account(n: u32, others: usize) -> usize {
     }
 }
 
-/// As many claims at once, each of a part of the GPU.
+/// `count` claims at the same time, each of a part of the GPU.
 fn parts(at: f64, others: usize, count: u32, accounts: bool) -> Vec<Entry> {
     let part = |n: u32| Entry {
         milli: 1000 / count,
@@ -88,7 +89,7 @@ fn parts(at: f64, others: usize, count: u32, accounts: bool) -> Vec<Entry> {
     (0..count).map(part).collect()
 }
 
-/// Short claims of the whole GPU, one after the other, of as many accounts in turn.
+/// Short consecutive claims of a whole GPU, with `accounts` used in turn.
 fn pieces(at: f64, others: usize, count: u32, accounts: u32) -> Vec<Entry> {
     let piece = |n: u32| Entry {
         run_s: TASK_S / f64::from(count),
@@ -99,33 +100,33 @@ fn pieces(at: f64, others: usize, count: u32, accounts: u32) -> Vec<Entry> {
     (0..count).map(piece).collect()
 }
 
-/// What came of a way.
+/// Effect of a trick.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Gain {
-    /// From the request to the end of the whole task, in hours.
+    /// Time from the request to the end of the whole task, in hours.
     pub task_h: f64,
-    /// Mean wait of the others, in minutes.
+    /// Mean wait of other users, in minutes.
     pub others_min: f64,
-    /// Mean time from the request to the end of the same user's other claims, in hours.
+    /// Mean completion time of the same user's other claims, in hours.
     pub own_h: f64,
-    /// The same of the claims of all other users.
+    /// Mean completion time of all other users' claims, in hours.
     pub others_h: f64,
 }
 
-/// The claims beside which the task is asked for.
+/// The claims around the task.
 #[must_use]
 pub fn block(trace: &[Entry], setup: &Setup, claims: usize, seed: u64) -> Vec<Entry> {
     let cut = Cut {
         claims,
         gpus: setup.gpus,
-        // Busy enough that a part of the machine is worth a trick.
+        // Busy enough that a trick is worthwhile.
         load: 1.1,
         ..Cut::default()
     };
     list::block(trace, &cut, seed)
 }
 
-/// Plays the block of a seed with the task in the middle, asked for in each way.
+/// Plays the block of a seed with the task in the middle, once for each trick.
 #[must_use]
 pub fn play_ways(trace: &[Entry], setup: &Setup, claims: usize, seed: u64) -> Vec<Gain> {
     let block = block(trace, setup, claims, seed);
@@ -141,7 +142,7 @@ pub fn play_ways(trace: &[Entry], setup: &Setup, claims: usize, seed: u64) -> Ve
         let own = from..from + count;
         let ends = own.clone().map(|i| {
             let claim = &played.claims[i];
-            // What is ended before its time has come to nothing.
+            // A task that was cut short has no result.
             let done = claim.done_s.filter(|_| !claim.cut_short);
             done.map_or(f64::INFINITY, |done| claim.asked_s + done)
         });
@@ -170,7 +171,7 @@ mod tests {
 
     #[test]
     fn a_task_that_is_ended_before_its_time_is_not_done() {
-        // Its owner hears of the end of the time limit too late to ask for more.
+        // The warning comes too late for the owner to extend the time limit.
         let setup = Setup {
             gpus: 2,
             warning: Duration::ZERO,

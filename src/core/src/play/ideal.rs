@@ -1,5 +1,5 @@
-//! Ideal schedulers, as bounds beside what the machine does: starting, stopping and moving cost nothing, and GPUs have no
-//! borders but that a claim which needs most of one leaves no room there for a large part.
+//! Ideal schedulers as bounds for the machine: starting, stopping and moving cost nothing, and GPUs have no borders,
+//! except that a claim of most of a GPU leaves no room there for a large part.
 
 use std::collections::BTreeMap;
 
@@ -7,42 +7,43 @@ use super::figures::{Outcome, mean};
 use super::list::Entry;
 use crate::sched::fair::level;
 
-/// What the order of an ideal scheduler goes by.
+/// What an ideal scheduler knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Knows {
-    /// How long each claim will run: the one with the least left goes first.
+    /// The run time of each claim: shortest remaining time first.
     Everything,
-    /// How run times of the block spread, by size: the one most likely to end soon for the time that this takes goes
-    /// first (Gittins index).
+    /// The distribution of run times in the block, by size: highest probability of ending soon per time spent first
+    /// (Gittins index).
     Spread,
-    /// How long each claim has run: levels, then arrival.
+    /// How long each claim has run so far: by level, then by arrival.
     Nothing,
 }
 
-/// Whose claims go before others, whatever is known of them.
+/// Claims that always go before the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum First {
-    /// Nobody's.
+    /// None.
     Nobody,
-    /// Those of all users but the first, who asks for most.
+    /// Claims of all users except the first, who has the highest demand.
     Others,
-    /// Those within an equal part of the machine for each user who has some, then the first user's: of schedulers that
-    /// keep the guarantee the one that is best for that user.
+    /// Claims within each active user's equal part of the machine, then the first user's. Of all schedulers that keep
+    /// the guarantee this is the best one for the first user.
     Guarantee,
-    /// Those of the other users within that part, then whatever has run for less than [`SHORT_S`], then the first user's
-    /// that run for [`LONG_S`] or more.
+    /// Claims of the other users within that part, then claims that have run for less than [`SHORT_S`], then the first
+    /// user's claims of [`LONG_S`] or more.
     Long,
 }
 
-/// Claims that run for less are short ...
+/// Claims that run for less are short, in seconds.
 pub const SHORT_S: f64 = 600.0;
-/// ... and those that run for as long as this are long.
+/// Claims that run for at least this time are long, in seconds.
 pub const LONG_S: f64 = 3.0 * 3600.0;
 
-/// Run times after which claims are put in order again, in seconds.
+/// Run times at which claims are reordered, in seconds.
 const LOOKS: [f64; 6] = [60.0, SHORT_S, 1800.0, 3600.0, 7200.0, 14_400.0];
 
-/// How many ends a second can be had at best from a claim that has run for so long, by the sorted run times of others.
+/// Gittins index of a claim that has run for `ran`: the best rate of ends per second, by the sorted run times of
+/// others.
 fn gittins(times: &[f64], ran: f64) -> f64 {
     let longer = &times[times.partition_point(|t| *t <= ran + 1e-6)..];
     let (mut before, mut best) = (0.0, 0.0_f64);
@@ -54,7 +55,7 @@ fn gittins(times: &[f64], ran: f64) -> f64 {
     best
 }
 
-/// The order of the claims of a block for a scheduler that knows so much: smaller goes first.
+/// Returns a scheduler's order of the claims of a block: smaller goes first.
 fn order_of(list: &[Entry], knows: Knows) -> impl FnMut(usize, f64) -> f64 + use<'_> {
     let mut times: BTreeMap<Option<(u32, u32)>, Vec<f64>> = BTreeMap::new();
     for e in list {
@@ -63,7 +64,7 @@ fn order_of(list: &[Entry], knows: Knows) -> impl FnMut(usize, f64) -> f64 + use
         }
     }
     times.values_mut().for_each(|t| t.sort_by(f64::total_cmp));
-    // A size that is rare says nothing by itself.
+    // A rare size predicts nothing by itself.
     times.retain(|size, times| size.is_none() || times.len() >= 10);
     let mut known = vec![(-1.0, 0.0); list.len()];
     move |i, left| {
@@ -85,12 +86,12 @@ fn order_of(list: &[Entry], knows: Knows) -> impl FnMut(usize, f64) -> f64 + use
     }
 }
 
-/// A claim of a GPU shares it with none of at least so many thousandths if it is larger than the rest. So it counts as the
-/// whole of the GPU where smaller ones count as nothing (a dual feasible function of bin packing): sums by each of these
-/// stay within the machine.
+/// A claim larger than the rest of a GPU cannot share the GPU with claims of at least this many thousandths. So it
+/// counts as the whole GPU if smaller claims count as nothing (a dual feasible function of bin packing). Each of these
+/// sums stays within the machine.
 const PACKED: [u32; 5] = [0, 190, 200, 350, 500];
 
-/// What a part of a GPU counts for, in thousandths, where less than `least` counts as nothing.
+/// What a part of a GPU counts for, in thousandths, if less than `least` counts as nothing.
 fn packed(milli: u32, least: u32) -> u32 {
     match milli {
         m if m > 1000 - least => 1000,
@@ -104,13 +105,13 @@ fn packed(milli: u32, least: u32) -> u32 {
 pub struct Room {
     /// Its GPUs.
     pub gpus: f64,
-    /// Memory beside that of its GPUs.
+    /// Host memory for offloaded claims.
     pub host: f64,
 }
 
 impl Room {
-    /// The claims that run, where those that `begun` says are served in this order; and what of the others is in the host
-    /// then.
+    /// The claims that run when served in this order, and the host memory that the others use then. `begun` marks
+    /// claims that have run before.
     fn serve(self, list: &[Entry], order: &[(usize, f64)], begun: &[bool]) -> (Vec<bool>, f64) {
         let mut free = PACKED.map(|_| self.gpus);
         let mut away = 0.0;
@@ -130,7 +131,7 @@ impl Room {
         (runs, away)
     }
 
-    /// Those of the claims, in their order, that fit into an equal part of the machine for each user who has some.
+    /// Marks the claims, in this order, that fit into each active user's equal part of the machine.
     fn within(self, list: &[Entry], order: &[(usize, f64)]) -> Vec<bool> {
         let mut left: BTreeMap<usize, f64> = BTreeMap::new();
         for (i, _) in order {
@@ -150,7 +151,7 @@ impl Room {
     }
 }
 
-/// The claims that are there with what each has left, the one that is served first first.
+/// The active claims with their remaining time, in the order of service.
 fn in_order(
     list: &[Entry],
     room: Room,
@@ -186,9 +187,9 @@ fn in_order(
     ranked.into_iter().map(|(_, claim)| claim).collect()
 }
 
-/// Time from request to start and to end of each claim, and the longest from one run to the next. A claim runs on all that
-/// it asks for or not at all, as the memory that it has leaves it no choice, and starts if the host has room for those that
-/// do not run then.
+/// Time from request to start and to end of each claim, and the longest time between two runs. A claim runs at its full
+/// size or not at all, because its memory must be on the GPU, and starts only if the host has room for the claims that
+/// stop.
 #[must_use]
 pub fn ideal(list: &[Entry], room: Room, knows: Knows, first: First) -> Vec<Outcome> {
     let mut out = vec![Outcome::default(); list.len()];
@@ -216,11 +217,11 @@ pub fn ideal(list: &[Entry], room: Room, knows: Knows, first: First) -> Vec<Outc
         }
         let (runs, _) = room.serve(list, &active, &begun);
         for ((i, _), _) in active.iter().zip(&runs).filter(|(_, runs)| **runs) {
-            // One that starts only now was not away.
+            // A claim that starts for the first time was not away.
             let away = ran_until[*i].map_or(0.0, |at: f64| now - at);
             out[*i].away_s = out[*i].away_s.max(away);
         }
-        // Until somebody ends, or has run for so long that the order may be another.
+        // Until a claim ends, or has run for so long that the order may change.
         let running = active.iter().zip(&runs).filter(|(_, runs)| **runs);
         let ends = running.map(|((i, left), _)| {
             let ran = list[*i].run_s - left;
@@ -249,8 +250,8 @@ pub fn ideal(list: &[Entry], room: Room, knows: Knows, first: First) -> Vec<Outc
     out
 }
 
-/// How many times as long as it runs a long claim of the first user takes at least, on average: where nothing but what the
-/// others are guaranteed and the first ten minutes of any claim go before.
+/// Lower bound of the mean completion time of the first user's long claims, as a multiple of their run time. Only the
+/// others' guarantees and the first ten minutes of each claim go before them.
 #[must_use]
 pub fn long_take(list: &[Entry], room: Room) -> f64 {
     let out = ideal(list, room, Knows::Everything, First::Long);
@@ -289,7 +290,7 @@ mod tests {
 
     #[test]
     fn what_each_of_them_does_with_two_gpus_is_what_it_does_by_hand() {
-        // Two of the first user, then two of another who is guaranteed one GPU, and has the shorter ones.
+        // Two claims of the first user, then two shorter ones of another, who is guaranteed one GPU.
         let list = [
             entry(0.0, 900.0, 0),
             entry(0.0, 900.0, 0),
@@ -297,7 +298,7 @@ mod tests {
             entry(0.0, 400.0, 1),
         ];
         for (knows, first, by_hand) in [
-            // The two short ones run side by side, then the others.
+            // The two short claims run concurrently, then the others.
             (
                 Knows::Everything,
                 First::Nobody,
@@ -314,7 +315,7 @@ mod tests {
                 First::Guarantee,
                 [900.0, 1600.0, 300.0, 700.0],
             ),
-            // Ten minutes of the first two, then the others, and of these the rest.
+            // Ten minutes of the first two, then the others, then the rest of the first two.
             (
                 Knows::Nothing,
                 First::Nobody,
@@ -355,7 +356,7 @@ mod tests {
 
     #[test]
     fn what_is_likely_to_end_soon_for_the_time_goes_first() {
-        // One of two ends after a second.
+        // One of two ends after one second.
         assert_eq!(gittins(&[1.0, 100.0], 0.0), 0.5);
         assert_eq!(gittins(&[1.0, 100.0], 1.0), 1.0 / 99.0);
     }

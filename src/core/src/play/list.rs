@@ -1,32 +1,32 @@
-//! Lists of claims: read from text, cut into blocks, scaled to a load, or made up.
+//! Lists of claims: read from text, cut into blocks, scaled to a load, or synthetic.
 //!
-//! Columns are found by name. `arrival_s,duration_s,num_gpu,gpu_milli` with an optional `user`; or the pod lists of the
-//! openb cluster (`creation_time`, `scheduled_time`, `deletion_time`).
+//! Columns are found by name: `arrival_s,duration_s,num_gpu,gpu_milli` and optionally `user`, or those of the pod lists
+//! of the openb cluster (`creation_time`, `scheduled_time`, `deletion_time`).
 
 use crate::claim::Class;
 
 /// A claim of a list.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Entry {
-    /// When it is asked for, in seconds.
+    /// Time of the request, in seconds.
     pub arrival_s: f64,
-    /// How long it runs if nothing stops it, in seconds.
+    /// Run time if nothing stops it, in seconds.
     pub run_s: f64,
-    /// How many GPUs.
+    /// Number of GPUs.
     pub gpus: u32,
-    /// Thousandths of each.
+    /// Thousandths of each GPU.
     pub milli: u32,
-    /// Whose it is.
+    /// Index of its owner.
     pub user: usize,
     /// Its class.
     pub class: Class,
     /// Its time limit, in seconds.
     pub limit_s: Option<f64>,
-    /// Its owner keeps what is announced, as often as that is granted.
+    /// Its owner postpones what is announced (`gshare keep`) as often as allowed.
     pub keeps: bool,
-    /// Its owner asks for more time whenever the limit comes near.
+    /// Its owner extends the time limit whenever its end is near.
     pub extends: bool,
-    /// It is asked for when the claim so many places before it in the list has ended.
+    /// It is requested when the claim this many places before it in the list has ended.
     pub after: Option<usize>,
 }
 
@@ -38,13 +38,13 @@ impl Entry {
     }
 }
 
-/// Why a list could not be read.
+/// Why a list cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TraceError {
     /// A column is missing.
     #[error("the list has no column `{0}`; it needs arrival_s, duration_s, num_gpu and gpu_milli")]
     Column(&'static str),
-    /// A field is no number.
+    /// A field is not a number.
     #[error("line {line}: `{text}` is not a number")]
     Number {
         /// Counted from 1.
@@ -52,7 +52,7 @@ pub enum TraceError {
         /// The field.
         text: String,
     },
-    /// Nothing in it uses a GPU.
+    /// Nothing in the list uses a GPU.
     #[error("no line of the list uses a GPU and has a run time")]
     Empty,
 }
@@ -60,7 +60,7 @@ pub enum TraceError {
 /// Reads a list. Lines without a GPU or without an end are left out.
 ///
 /// # Errors
-/// When columns are missing or a field is no number.
+/// When columns are missing or a field is not a number.
 pub fn read(text: &str) -> Result<Vec<Entry>, TraceError> {
     let mut lines = text.lines();
     let header: Vec<&str> = lines
@@ -89,7 +89,7 @@ pub fn read(text: &str) -> Result<Vec<Entry>, TraceError> {
             if text.is_empty() {
                 return Ok(None);
             }
-            // What is not finite (`nan`, `inf`) has no end.
+            // `nan` and `inf` are not valid times.
             let number = text.parse().ok().filter(|n: &f64| n.is_finite());
             number.map(Some).ok_or_else(|| TraceError::Number {
                 line: n + 2,
@@ -131,7 +131,7 @@ pub fn read(text: &str) -> Result<Vec<Entry>, TraceError> {
     Ok(out)
 }
 
-/// A small generator of numbers (xorshift*): the same seed gives the same blocks.
+/// A small random number generator (xorshift*): the same seed produces the same blocks.
 #[derive(Clone, Debug)]
 pub struct Dice(u64);
 
@@ -142,7 +142,7 @@ impl Dice {
         Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
 
-    /// A number in [0, 1).
+    /// A random number in [0, 1).
     pub fn unit(&mut self) -> f64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
@@ -151,25 +151,25 @@ impl Dice {
         top as f64 / (1u64 << 53) as f64
     }
 
-    /// A number below `most`.
+    /// A random number below `most`.
     pub fn below(&mut self, most: usize) -> usize {
         ((self.unit() * most as f64) as usize).min(most.saturating_sub(1))
     }
 }
 
-/// Part of a block's claims by user, where the list has none.
+/// Users' parts of a block's claims if the list has no users.
 const USERS: [f64; 4] = [0.59, 0.21, 0.12, 0.08];
 
-/// How a block is cut.
+/// How to cut a block.
 #[derive(Clone, Copy, Debug)]
 pub struct Cut {
-    /// Claims.
+    /// Number of claims.
     pub claims: usize,
-    /// GPUs of the machine; claims of more get this many.
+    /// GPUs of the machine; larger claims get this many.
     pub gpus: usize,
-    /// Requested GPU-seconds over those of the machine.
+    /// Requested GPU-seconds divided by those of the machine.
     pub load: f64,
-    /// Run times are brought into this range, in seconds.
+    /// Run times are clamped to this range, in seconds.
     pub run_s: (f64, f64),
 }
 
@@ -184,8 +184,8 @@ impl Default for Cut {
     }
 }
 
-/// A block of consecutive claims from a place that the seed chooses, with users drawn at random where the list has none,
-/// and times between requests from an exponential distribution, stretched so that the load is as asked.
+/// A block of consecutive claims from a position chosen by the seed, with random users if the list has none. Times
+/// between requests are exponentially distributed and scaled to the load.
 #[must_use]
 pub fn block(trace: &[Entry], cut: &Cut, seed: u64) -> Vec<Entry> {
     let mut dice = Dice::new(seed);
@@ -214,7 +214,7 @@ pub fn block(trace: &[Entry], cut: &Cut, seed: u64) -> Vec<Entry> {
     out
 }
 
-/// Stretches the times between requests until they ask for this part of the machine.
+/// Scales the times between requests to a load.
 pub fn stretch(list: &mut [Entry], gpus: usize, load: f64) {
     let work: f64 = list.iter().map(|e| e.size() * e.run_s).sum();
     let span = list.last().map_or(0.0, |e| e.arrival_s).max(1.0);
@@ -224,9 +224,8 @@ pub fn stretch(list: &mut [Entry], gpus: usize, load: f64) {
     }
 }
 
-/// A made-up list: sizes and run times drawn so that their mix resembles a shared research cluster (most
-/// claims a part of one GPU or a whole one, a few of several; run times over four orders of magnitude, a
-/// heavy tail), one request every ten minutes on average.
+/// A synthetic list that resembles a shared research cluster: most claims are a part of one GPU or a whole one, a few
+/// have several; run times cover four orders of magnitude with a heavy tail; one request every ten minutes on average.
 #[must_use]
 pub fn synthetic(claims: usize, seed: u64) -> Vec<Entry> {
     const SIZES: [(f64, u32, u32); 10] = [
@@ -252,7 +251,7 @@ pub fn synthetic(claims: usize, seed: u64) -> Vec<Entry> {
                 draw < 0.0
             });
             let (_, gpus, milli) = size.copied().unwrap_or(SIZES[0]);
-            // Log-normal by twelve uniform draws.
+            // Approximates a normal distribution by the sum of twelve uniform numbers; the run time is log-normal.
             let normal: f64 = (0..12).map(|_| dice.unit()).sum::<f64>() - 6.0;
             Entry {
                 arrival_s: clock,

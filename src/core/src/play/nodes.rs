@@ -1,5 +1,5 @@
-//! Nodes under Slurm, on paper: jobs wait in one queue, and each gets parts of GPUs of one node. How long a job runs is known
-//! to nobody; one that fits starts, unless the first in the queue has waited for a day.
+//! Simulates nodes under Slurm: jobs wait in one queue, and each gets parts of GPUs of one node. Run times are unknown.
+//! A job that fits starts, unless the first in the queue has waited for a day.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -7,14 +7,14 @@ use std::collections::{BinaryHeap, VecDeque};
 use super::figures::{Outcome, Played};
 use super::list::Entry;
 
-/// How finely GPUs are given out.
+/// Granularity of GPU allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Parts {
-    /// Any part of the sum of all GPUs: a bound.
+    /// Any part of the sum of all GPUs: an upper bound.
     Pooled,
-    /// Thousandths of a GPU, all of one job on one GPU.
+    /// Thousandths of a GPU; a part is on one GPU.
     Exact,
-    /// So many shards of each GPU, all of one job on one GPU.
+    /// This many shards per GPU; all shards of a job are on one GPU.
     Shards(u32),
 }
 
@@ -23,48 +23,48 @@ pub enum Parts {
 pub struct Cluster {
     /// Nodes.
     pub nodes: usize,
-    /// GPUs of each.
+    /// GPUs of each node.
     pub gpus: usize,
-    /// How finely they are given out.
+    /// Granularity of allocation.
     pub parts: Parts,
-    /// Jobs get what is not given out of their GPU, and can use all of it.
+    /// Jobs share the unallocated part of their GPU, and can use all of it.
     pub burst: bool,
 }
 
-/// So many of those that wait are looked at: `bf_max_job_test`.
+/// Number of waiting jobs that are considered: `bf_max_job_test`.
 const DEPTH: usize = 100;
 const PATIENCE_S: f64 = 86_400.0;
 
 struct Run {
-    /// Places in `free`.
+    /// Indexes into `free`.
     on: Vec<usize>,
-    /// Of each of them.
+    /// Units on each of them.
     need: u32,
     left_s: f64,
     speed: f64,
     since: f64,
-    /// When it ends, as long as nothing changes.
+    /// When the job ends if nothing changes.
     ends: f64,
 }
 
 struct Play<'a> {
     list: &'a [Entry],
     cluster: Cluster,
-    /// The units of one place, and what is free of each.
+    /// Units of one place.
     whole: u32,
     free: Vec<u32>,
     /// Jobs on each GPU.
     on: Vec<Vec<usize>>,
     runs: Vec<Option<Run>>,
-    /// Ends to come, in microseconds, with the job.
+    /// Expected ends in microseconds, with the job.
     due: BinaryHeap<Reverse<(u64, usize)>>,
     waiting: VecDeque<usize>,
     played: Played,
-    /// GPU seconds given out.
+    /// Allocated GPU-seconds.
     given_s: f64,
 }
 
-/// Plays a list (in order of arrival); also says which part of all GPU time until the last arrival was given out.
+/// Plays a list (in order of arrival). Also returns the allocated fraction of all GPU time until the last arrival.
 #[must_use]
 pub fn play(list: &[Entry], cluster: Cluster) -> (Played, f64) {
     let all = cluster.nodes * cluster.gpus;
@@ -159,7 +159,7 @@ impl Play<'_> {
         }
     }
 
-    /// The first node with room; for a part of one GPU the GPU there with least left.
+    /// The first node with room; for a part of a GPU the GPU there with the least left.
     fn place(&self, gpus: usize, need: u32) -> Option<Vec<usize>> {
         if self.cluster.parts == Parts::Pooled {
             return (self.free[0] >= need).then(|| vec![0]);
@@ -212,7 +212,7 @@ impl Play<'_> {
         self.share_out(&run.on, now);
     }
 
-    /// What is not given out of a GPU goes to its jobs, in proportion to their parts.
+    /// Divides the unallocated part of a GPU among its jobs, in proportion to their parts.
     fn share_out(&mut self, gpus: &[usize], now: f64) {
         let &[gpu] = gpus else { return };
         if !self.cluster.burst || self.cluster.parts == Parts::Pooled {
@@ -269,15 +269,15 @@ mod tests {
             let done: Vec<f64> = played.claims.iter().filter_map(|c| c.done_s).collect();
             (waits, done, given, played.unfit)
         };
-        // The third fits into the sum of two GPUs, and into neither.
+        // The third job fits into the sum of two GPUs, but not into either.
         let (waits, _, given, unfit) = of(Parts::Pooled, false);
         assert_eq!((waits[2], given, unfit), (0.0, 0.9, 0.0));
         let (waits, _, given, unfit) = of(Parts::Exact, false);
         assert_eq!((waits[2], given, unfit), (100.0, 0.6, 0.4));
-        // Three of four shards each.
+        // Three of four shards for each job.
         let (_, _, given, unfit) = of(Parts::Shards(4), false);
         assert_eq!((given, unfit), (0.75, 0.25));
-        // Alone on its GPU, each has the whole of it.
+        // Alone on its GPU, each job gets all of it.
         let (waits, done, ..) = of(Parts::Exact, true);
         let near = |a: f64, b: f64| (a - b).abs() < 0.1;
         assert!(

@@ -1,4 +1,4 @@
-//! A player of the live machine: it sends the events that the service sends, and answers actions as the service does.
+//! Plays lists into the live machine: sends the events that the service sends, and answers actions as the service does.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
@@ -18,39 +18,39 @@ use crate::quota::{Party, Quota};
 use crate::size::Size;
 use crate::units::{Bytes, Share};
 
-/// The machine on which a list is played, and what the service is told of it.
+/// The simulated machine and the settings of the service.
 #[derive(Clone, Debug)]
 pub struct Setup {
-    /// GPUs, all alike.
+    /// Number of identical GPUs.
     pub gpus: usize,
-    /// Memory of each that claims can divide.
+    /// Memory of each GPU that claims can divide.
     pub mem: Bytes,
-    /// Users with an equal guarantee each; none is set where this is 0.
+    /// Number of users with equal guarantees; 0 for no guarantees.
     pub guaranteed: usize,
-    /// Host memory for claims that are offloaded.
+    /// Host memory for offloaded claims.
     pub host: Bytes,
-    /// The memory of claims can be taken to the host.
+    /// Claims can be offloaded.
     pub offload: bool,
     /// Claims can be moved to other GPUs.
     pub moves: bool,
-    /// One in so many of these does not work; never where it is 0.
+    /// One in this many offloads and moves fails; 0 for none.
     pub faults: u32,
-    /// Rules of making room.
+    /// Rules for reclaiming.
     pub rules: ReclaimRules,
     /// Rules of classes.
     pub classes: Classes,
-    /// The minute of the day at which the list begins.
+    /// Minute of the day at which the list begins.
     pub minute: u16,
-    /// How much before the end of a time limit its owner is told.
+    /// How long before the end of a time limit its owner is warned.
     pub warning: Duration,
-    /// The service looks at its machine so often beside what the machine asks for; never where it is zero.
+    /// Interval of polling, in addition to the wake-ups that the machine asks for; zero for none.
     pub tick: Duration,
-    /// It is asked when those who wait will start.
+    /// Query when waiting claims will start.
     pub asks: bool,
 }
 
 impl Default for Setup {
-    /// What the service does as it is shipped, on 8 GPUs of 24 GiB where all can be offloaded and moved.
+    /// Default settings of the service, on 8 GPUs of 24 GiB where every claim can be offloaded and moved.
     fn default() -> Self {
         Self {
             gpus: 8,
@@ -74,7 +74,7 @@ impl Default for Setup {
 }
 
 impl Setup {
-    /// A claim within its owner's guarantee starts within a minimum run, a countdown and two offloads.
+    /// A claim within its owner's guarantee should start within a minimum run, a countdown and two offloads.
     pub(super) fn in_time(&self) -> Duration {
         Duration::from_secs(60) + self.rules.countdown + secs(2.0 * carry_s(self.mem))
     }
@@ -86,7 +86,7 @@ pub fn play(list: &[Entry], setup: &Setup) -> Played {
     watched(list, setup, &mut |_, _, _| {})
 }
 
-/// The same; `see` is shown each event with its moment and what the machine answered.
+/// Like [`play`], and passes each event with its time and the machine's actions to `see`.
 pub fn watched(
     list: &[Entry],
     setup: &Setup,
@@ -97,14 +97,14 @@ pub fn watched(
     player.played()
 }
 
-/// Where a claim is in its life.
+/// State of a claim.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum At {
-    /// It has not come yet, waits, or is in the host.
+    /// Not submitted yet, waiting, or offloaded.
     Out,
-    /// It runs since then, as fast as this.
+    /// Running since this time, at this speed.
     Runs(Now, f64),
-    /// It stands still on its way, since then.
+    /// Moving between GPUs or to or from the host, since this time.
     Still(Now),
     /// It has ended.
     Over,
@@ -115,24 +115,24 @@ enum At {
 struct Run {
     at: At,
     left_s: f64,
-    /// Since when it does not run, once it has run.
+    /// When its last run stopped, while it does not run.
     out_since: Option<Now>,
-    /// Since when it waits within its owner's guarantee, while it has never run.
+    /// Since when it has been waiting within its owner's guarantee, before its first run.
     guaranteed_since: Option<Now>,
     began: bool,
-    /// By when it is to have the whole machine, and those that held it.
+    /// Deadline for a claim of the whole machine, and the claims that held the machine.
     whole: Option<(Now, Vec<ClaimId>)>,
-    /// What was foreseen for it before this does not hold any more.
+    /// Invalidates scheduled events with an older number.
     turn: u32,
     outcome: Outcome,
 }
 
-/// What happens by itself.
+/// Scheduled events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Due {
-    /// A claim has run for as long as it runs.
+    /// A claim has reached its run time.
     Ends,
-    /// What was done to a claim is done.
+    /// An action on a claim is done.
     Done(Doing),
 }
 
@@ -149,13 +149,13 @@ struct Player<'a> {
     see: &'a mut dyn FnMut(Now, &Event, &[Action]),
     machine: Machine,
     now: Now,
-    /// When the last of the list comes.
+    /// Arrival of the last claim in the list.
     last: Now,
     runs: Vec<Run>,
     due: BinaryHeap<Reverse<(Now, Due, usize, u32)>>,
-    /// Levers that were pulled.
+    /// Number of suspensions, moves and restores.
     pulled: u32,
-    /// Run times of those that have ended, newest first: by user and size, and by user and number of GPUs.
+    /// Run times of ended claims, newest first: by user and size, and by user and number of GPUs.
     ended: BTreeMap<(usize, u32, Option<u32>), VecDeque<Duration>>,
     minute: u16,
     useful_s: f64,
@@ -164,7 +164,7 @@ struct Player<'a> {
     failed: u32,
 }
 
-/// How far behind a claim the one may be that is asked for when it has ended.
+/// [`Entry::after`] must be below this.
 const FOLLOWS: usize = 8;
 
 fn secs(s: f64) -> Duration {
@@ -218,7 +218,7 @@ impl<'a> Player<'a> {
         }
     }
 
-    /// What a service tells its machine when it starts.
+    /// The initial events of a service.
     fn begin(&mut self) {
         let facts = |g| GpuFacts {
             uuid: format!("GPU-{g}"),
@@ -265,7 +265,7 @@ impl<'a> Player<'a> {
             let Some(at) = [happens, wake].into_iter().flatten().min() else {
                 break;
             };
-            // A claim that no event to come can serve waits for ever.
+            // No future event can start the waiting claims.
             idle_wakes = if happens.is_none() { idle_wakes + 1 } else { 0 };
             if idle_wakes > 20_000 {
                 break;
@@ -327,7 +327,7 @@ impl<'a> Player<'a> {
         }
     }
 
-    /// Time passes, as far as it is counted until the last arrival.
+    /// Advances the time and counts what passes before the last arrival.
     fn pass(&mut self, to: Now) {
         let counted = to.min(self.last).saturating_sub(self.now.min(self.last));
         if !counted.is_zero() {
@@ -341,7 +341,7 @@ impl<'a> Player<'a> {
         self.now = to;
     }
 
-    /// GPUs that those who wait could have now if nothing were kept for anybody.
+    /// GPUs that waiting claims could have now if nothing were reserved.
     fn room_kept(&self) -> f64 {
         let ledger = self.machine.ledger();
         let free = |g: usize| ledger.sm_free(g) > Share::ZERO && ledger.mem_free(g) > Bytes::ZERO;
@@ -396,7 +396,7 @@ impl<'a> Player<'a> {
         }
     }
 
-    /// How long earlier claims of the list took that were as this one.
+    /// Run times of similar earlier claims of the list.
     fn run_time(&self, index: usize) -> Option<Span> {
         let Entry {
             user, gpus, milli, ..
@@ -426,7 +426,7 @@ impl<'a> Player<'a> {
         }
     }
 
-    /// Gives the machine an event and does what it says.
+    /// Sends an event to the machine and carries out its actions.
     fn send(&mut self, event: Event) {
         let mut todo = VecDeque::from([event]);
         while let Some(event) = todo.pop_front() {
@@ -510,7 +510,7 @@ impl<'a> Player<'a> {
         }
     }
 
-    /// What the pages say: each uses all that it asked for from its start on.
+    /// Simulated memory use: each claim uses its full size from its start on.
     fn measure(&self) -> Vec<(ClaimId, usize, Bytes)> {
         let held = self.machine.ledger().held();
         let slices = held.flat_map(|(id, slices)| slices.iter().map(move |s| (id, s.gpu, s.mem)));
@@ -533,7 +533,7 @@ impl<'a> Player<'a> {
         self.due.push(Reverse((ends, Due::Ends, index, run.turn)));
     }
 
-    /// It stands still from now on.
+    /// Stops a claim's run.
     fn stop(&mut self, index: usize) {
         let At::Runs(since, rate) = self.runs[index].at else {
             return;
@@ -569,7 +569,7 @@ impl<'a> Player<'a> {
     fn begin_lever(&mut self, index: usize, doing: Doing) {
         self.stop(index);
         let ways = if doing == Doing::Move { 2.0 } else { 1.0 };
-        // Each GPU has a way of its own to the host.
+        // Each GPU has its own link to the host.
         let took = carry_s(self.bytes_each(index)) * ways;
         let run = &mut self.runs[index];
         run.turn += 1;
@@ -580,7 +580,7 @@ impl<'a> Player<'a> {
             .push(Reverse((at, Due::Done(doing), index, run.turn)));
     }
 
-    /// What a claim has in all, on GPUs or in the host.
+    /// A claim's memory, on GPUs or in the host.
     fn bytes(&self, index: usize) -> Bytes {
         let each = self.bytes_each(index).0;
         Bytes(each.saturating_mul(u64::from(self.list[index].gpus)))
@@ -650,7 +650,7 @@ impl<'a> Player<'a> {
         }
     }
 
-    /// Since when those who wait are within what their owners are guaranteed.
+    /// Records since when waiting claims have been within their owners' guarantees.
     fn look_at_guarantees(&mut self) {
         let entitled: BTreeMap<ClaimId, bool> = self
             .machine
@@ -673,7 +673,7 @@ impl<'a> Player<'a> {
         }
     }
 
-    /// By when the first in the queue is to have the whole machine, where nothing can be taken from those that hold it.
+    /// Sets the deadline of the first claim in the queue for the whole machine, if nothing can be preempted.
     fn look_at_first(&mut self) {
         let first = self.machine.queue().next();
         let whole = |r: &Request| r.gpus as usize >= self.setup.gpus && !self.setup.offload;
@@ -688,7 +688,7 @@ impl<'a> Player<'a> {
         }
     }
 
-    /// How much later than that a claim starts now, beside what those took longer that held it.
+    /// Delay of a claim that starts now, after its deadline or the last holder's end, whichever is later.
     fn whole_late_s(&self, index: usize) -> Option<f64> {
         let (by, held) = self.runs[index].whole.as_ref()?;
         let ended = |id: &ClaimId| {

@@ -1,16 +1,16 @@
-//! The policies that a list can be played under, by name.
+//! Named policies for playing lists.
 
 use super::figures::Played;
 use super::list::Entry;
 use super::player::Setup;
 use super::simple::{self, Order, Placing};
 
-/// The decider.
+/// What makes the decisions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Who {
-    /// The live machine, with this taken from it.
+    /// The live machine with these capabilities.
     Live { offload: bool, moves: bool },
-    /// A small player.
+    /// One of the simple players.
     Simple(Order, Placing),
 }
 
@@ -36,17 +36,17 @@ const fn live(name: &'static str, offload: bool, moves: bool) -> Policy {
     }
 }
 
-/// What the service does, with all that the machine of the list lets it do.
+/// The service with everything that the machine of the list permits.
 pub const GSHARE: Policy = live("gshare", true, true);
-/// The service where nothing can be taken to the host: an old driver, MPS, NCCL.
+/// The service without offload: an old driver, MPS or NCCL.
 pub const NO_OFFLOAD: Policy = live("gshare-no-offload", false, false);
-/// The service where nothing can go to another GPU.
+/// The service without moves between GPUs.
 pub const NO_MOVE: Policy = live("gshare-no-move", true, false);
-/// Arrival order in which small claims are let past where that delays nobody: the bar for a machine on which nothing
-/// can be offloaded.
+/// EASY backfill: arrival order, but small claims may start earlier if that delays nobody. The baseline for a machine
+/// without offload.
 pub const EASY: Policy = simple("easy", Order::Backfill, Placing::BestFit);
 
-/// All of them.
+/// All policies.
 pub const POLICIES: [Policy; 12] = [
     GSHARE,
     NO_MOVE,
@@ -69,7 +69,7 @@ impl Policy {
         POLICIES.iter().find(|p| p.name == name)
     }
 
-    /// What it may do to claims that run.
+    /// What the policy may do to running claims.
     #[must_use]
     pub const fn rights(&self) -> &'static str {
         match self.who {
@@ -83,7 +83,7 @@ impl Policy {
         }
     }
 
-    /// Plays a list (in order of arrival) under it.
+    /// Plays a list (in order of arrival) under the policy.
     #[must_use]
     pub fn play(&self, list: &[Entry], setup: &Setup) -> Played {
         match self.who {

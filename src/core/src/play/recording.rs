@@ -1,34 +1,35 @@
-//! What a machine was told and what it decided, to be played again: from what it was told alone it must come to the same.
+//! Records a machine's events and actions. Replaying the events must produce the same actions.
 
 use crate::machine::{Action, Event, Machine, Now};
 
-/// Steps of a machine, from its first.
+/// Steps of a machine, from its first event on.
 #[derive(Clone, Debug, Default)]
 pub struct Recording(Vec<(Now, Event, Vec<Action>)>);
 
-/// A step that came out otherwise.
+/// A step with different actions.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Differs {
-    /// Which, counted from 0.
+    /// Index, counted from 0.
     pub step: usize,
-    /// What the machine was told.
+    /// The event.
     pub event: Event,
-    /// What was recorded.
+    /// Recorded actions.
     pub recorded: Vec<Action>,
-    /// What came out now.
+    /// Actions in the replay.
     pub played: Vec<Action>,
 }
 
 impl Recording {
-    /// Notes a step.
+    /// Records a step.
     pub fn note(&mut self, now: Now, event: Event, actions: &[Action]) {
         self.0.push((now, event, actions.to_vec()));
     }
 
-    /// Plays what was told into a new machine; with the number of steps, and of those among them that decided something.
+    /// Replays the events into a new machine. Returns the number of steps, and how many of them had actions other than
+    /// [`Action::Measure`].
     ///
     /// # Errors
-    /// The first step that comes out otherwise.
+    /// The first step with different actions.
     pub fn play(&self) -> Result<(usize, usize), Box<Differs>> {
         let mut machine = Machine::default();
         let mut decided = 0;
@@ -75,7 +76,7 @@ mod tests {
         });
         let (steps, decided) = recording.play().expect("the same");
         assert!(decided > 60 && steps > decided, "{steps} {decided}");
-        // One event less, and it comes out otherwise.
+        // Without one event the result is different.
         let submit = |(_, e, _): &(Now, Event, Vec<Action>)| matches!(e, Event::Submit { .. });
         let at = recording.0.iter().position(submit).expect("one");
         recording.0.remove(at);

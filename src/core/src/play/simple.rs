@@ -1,38 +1,38 @@
-//! What the machine is measured against: small players that take nothing from claims that run, each with an order of
-//! service and a way to choose GPUs. How long a claim runs is known to them.
+//! Baselines for the machine: small players that never preempt, each with an order of service and a rule for choosing
+//! GPUs. They know the run time of each claim.
 
 use super::figures::{Outcome, Played};
 use super::list::Entry;
 use super::{Setup, carry_s};
 use crate::sched::solve::{Answer, Board, Budget, Fit, Item, Mask, Need, Prefer};
 
-/// Which claim goes first.
+/// Order of service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// By arrival; nobody is overtaken.
+    /// By arrival, without overtaking.
     Arrival,
-    /// The same, but a claim that does not delay the first in the queue is let past (EASY backfill).
+    /// By arrival, but a claim may overtake if this does not delay the first in the queue (EASY backfill).
     Backfill,
-    /// First those within an equal part of the machine, then by arrival; each that fits starts.
+    /// Claims within an equal part of the machine first, then by arrival; every claim that fits starts.
     Quota,
 }
 
-/// Where claims go.
+/// Choice of GPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placing {
-    /// Each claim has whole GPUs.
+    /// Each claim gets whole GPUs.
     Exclusive,
     /// Each user has a fixed part of the machine, in whole GPUs.
     Static,
     /// The first GPU with room.
     FirstFit,
-    /// The GPU with least left.
+    /// The GPU with the least left.
     BestFit,
     /// The GPU whose fragmentation grows least (FGD; Weng et al., ATC'23).
     Fgd,
-    /// The exact search, which moves others.
+    /// The exact search, which moves other claims.
     Exact,
-    /// No GPUs, only a sum: a bound.
+    /// One pool instead of GPUs: an upper bound.
     Pooled,
 }
 
@@ -52,7 +52,7 @@ struct Simple<'a> {
     users: usize,
     shapes: Vec<(u32, u32, f64)>,
     board: Board,
-    /// Claims that run, in the order of the board's items.
+    /// Running claims, in the order of the board's items.
     running: Vec<Job>,
     waiting: Vec<Job>,
     now: f64,
@@ -60,17 +60,17 @@ struct Simple<'a> {
     useful_s: f64,
     unfit_s: f64,
     claims: Vec<Outcome>,
-    /// Told of the time that each decision takes.
+    /// Called before and after each decision.
     took: &'a mut dyn FnMut(bool),
     searches: (u32, u32),
 }
 
-/// What came of it, with the searches and those among them that ended without a proof.
+/// Results of a simple player.
 #[derive(Clone, Debug, Default)]
 pub struct Simply {
-    /// What came of it.
+    /// The played list.
     pub played: Played,
-    /// Searches, and those without a proof.
+    /// Number of searches, and of those without a proof.
     pub searches: (u32, u32),
 }
 
@@ -125,7 +125,7 @@ pub fn play(
     }
 }
 
-/// Sizes with the part of the list that has them.
+/// Sizes with their frequencies in the list.
 fn shapes(list: &[Entry]) -> Vec<(u32, u32, f64)> {
     let mut shapes: Vec<(u32, u32, f64)> = Vec::new();
     for e in list {
@@ -199,7 +199,7 @@ impl Simple<'_> {
                 let own = (self.setup.gpus / self.users).max(1);
                 let places = (self.setup.gpus / own).max(1);
                 mask = ((1 << own) - 1) << (own * (e.user % places));
-                // More GPUs than its owner has: on those, for longer.
+                // The claim needs more GPUs than its owner has: it runs longer on those.
                 run_s *= f64::from(parts) / f64::from(parts.min(own as u32));
                 parts = parts.min(own as u32);
             }
@@ -244,7 +244,7 @@ impl Simple<'_> {
     }
 
     fn start(&mut self, job: Job, fit: Fit) {
-        // They change places: all leave before anybody comes.
+        // Claims may swap places, so all leave before any arrives.
         for (index, _) in &fit.moves {
             let item = self.board.items[*index].clone();
             self.give(&item.at, item.need[0]);
@@ -275,7 +275,7 @@ impl Simple<'_> {
     fn decide(&mut self) {
         let order = self.in_order();
         let mut started = vec![false; self.waiting.len()];
-        // The first of each queue that does not fit, and what it lets past.
+        // The first claim of each queue that does not fit, with the machine at its start.
         let mut held: Vec<Option<(f64, Board, Item)>> = vec![None; self.users];
         let mut stopped = vec![false; self.users];
         for i in order {
@@ -317,7 +317,7 @@ impl Simple<'_> {
         self.waiting.retain(|_| !started.next().unwrap_or(false));
     }
 
-    /// Those who wait, the first to be served first.
+    /// Waiting claims in the order of service.
     fn in_order(&self) -> Vec<usize> {
         let mut order: Vec<usize> = (0..self.waiting.len()).collect();
         if self.order != Order::Quota {
@@ -341,7 +341,7 @@ impl Simple<'_> {
         order
     }
 
-    /// When there is room for the first in the queue, and the machine then.
+    /// When there is room for the first claim in the queue, and the board at that time.
     fn shadow(&self, first: &Item) -> Option<(f64, Board, Item)> {
         let end = |i: &usize| self.running[*i].left_s + self.running[*i].stall_s;
         let mut order: Vec<usize> = (0..self.running.len()).collect();
@@ -394,7 +394,7 @@ impl Simple<'_> {
     }
 }
 
-/// The GPU that adds least to the expected share which no typical claim could use.
+/// The GPU with the least growth of the expected part that no typical claim can use.
 fn fgd(board: &Board, item: &Item, shapes: &[(u32, u32, f64)]) -> Option<Vec<usize>> {
     if item.parts > 1 {
         return board.direct(item, Prefer::Pack, |_| 0);

@@ -1,6 +1,6 @@
-//! Runs replayed with the sizes that were asked for, with those that experience says, and with what they needed at most:
-//! how much of what is allocated is used, who runs out of memory, and how long runs wait. Memory alone; first come, first
-//! served, later ones that fit do not wait for earlier ones that do not.
+//! Replays runs with requested sizes, learned sizes, and known peaks: how much of the allocated memory is used, how
+//! many runs run out of memory, and how long runs wait. Memory only; first come, first served, but a run that fits does
+//! not wait for earlier ones that do not.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -8,45 +8,45 @@ use std::collections::{BinaryHeap, VecDeque};
 /// A run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SizedRun {
-    /// Seconds since the begin.
+    /// Arrival in seconds.
     pub arrival_s: f64,
-    /// Seconds that it runs.
+    /// Run time in seconds.
     pub run_s: f64,
-    /// Bytes that its user asked for.
+    /// Bytes requested by the user.
     pub asked: u64,
-    /// Bytes that earlier runs say; `None` where nothing is known.
+    /// Bytes predicted from earlier runs; `None` without a prediction.
     pub said: Option<u64>,
-    /// Most bytes that it needs.
+    /// Peak bytes.
     pub peak: u64,
-    /// Bytes that it uses on average.
+    /// Mean bytes in use.
     pub mean: u64,
 }
 
-/// Whose sizes.
+/// Source of the sizes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sizing {
-    /// What users asked for.
+    /// User requests.
     Asked,
-    /// What experience says; the request follows what is used, as with `auto-shrink = "request"`.
+    /// Predictions; the request follows the use, as with `auto-shrink = "request"`.
     Learnt,
-    /// What each needed at most, known before.
+    /// The true peak of each run.
     Peaks,
 }
 
-/// What came of it.
+/// Results of a replay.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Sized {
-    /// Part of the allocated memory that was used, over time.
+    /// Used fraction of the allocated memory, over time.
     pub used: f64,
-    /// Part of the runs that ran out of memory.
+    /// Fraction of runs that ran out of memory.
     pub refused: f64,
-    /// Mean seconds until a run started.
+    /// Mean wait in seconds.
     pub wait_s: f64,
 }
 
-/// Seconds until a run has what it needs.
+/// Seconds until a run reaches its peak.
 const RAMP_S: f64 = 20.0;
-/// Seconds after which a request follows what was used, and how far above it stays.
+/// Seconds after which the request follows the peak, and the factor above it.
 const LOOK_S: f64 = 60.0;
 const ABOVE: f64 = 1.11;
 const STEP: u64 = 256 << 20;
@@ -61,13 +61,13 @@ enum What {
 
 struct Machine {
     free: Vec<u64>,
-    /// GPU and bytes of each run that goes on, and since when it has them.
+    /// GPU and bytes of each active run, and since when it has them.
     held: Vec<Option<(usize, u64, f64)>>,
     allocated: f64,
 }
 
 impl Machine {
-    /// Another size from now on; 0 gives all back.
+    /// Sets the size of a run; 0 frees everything.
     fn set(&mut self, run: usize, bytes: u64, now: f64) {
         if let Some((gpu, had, since)) = self.held[run] {
             self.allocated += had as f64 * (now - since);
@@ -91,7 +91,7 @@ impl Machine {
     }
 }
 
-/// Replays runs, in the order of their arrival, on so many GPUs of so many bytes.
+/// Replays runs, in the order of arrival, on `gpus` GPUs of `mem` bytes.
 #[must_use]
 pub fn replay(runs: &[SizedRun], gpus: usize, mem: u64, sizing: Sizing) -> Sized {
     let step =
@@ -132,7 +132,7 @@ pub fn replay(runs: &[SizedRun], gpus: usize, mem: u64, sizing: Sizing) -> Sized
                 if needs <= has {
                     continue;
                 }
-                // Only what is learnt may use what others leave free.
+                // Only learned sizes may burst into free memory.
                 if sizing == Sizing::Learnt && machine.free[gpu] >= needs - has {
                     machine.set(n, needs, now);
                 } else {

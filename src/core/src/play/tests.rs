@@ -1,4 +1,4 @@
-//! The player against what is known without it.
+//! Compares the player with known results.
 
 use super::list::{self, Cut, Entry};
 use super::player::watched;
@@ -50,7 +50,7 @@ fn what_is_taken_for_another_costs_both_ways_and_the_countdown() {
         guaranteed: 2,
         ..Setup::default()
     };
-    // The first has the whole GPU and is guaranteed half of it; the second, within its guarantee, runs 100 s.
+    // The first claim has the whole GPU and is guaranteed half. The second, within its guarantee, runs for 100 s.
     let list = [entry(0.0, 1000.0, 1000, 0), entry(200.0, 100.0, 500, 1)];
     let played = play(&list, &setup);
     let (way, countdown) = (carry_s(Bytes::gib(24)), 30.0);
@@ -72,7 +72,7 @@ fn a_start_that_is_taken_back_before_the_shortest_run_is_no_start() {
         ..Setup::default()
     };
     let played = play(&list, &setup);
-    // A run that is shorter than that counts when it is done.
+    // A run shorter than the minimum counts when it is done.
     assert_eq!(played.claims[1].wait_s, Some(990.0));
 }
 
@@ -128,7 +128,7 @@ fn backfill_lets_past_who_delays_the_first_by_nothing() {
         ..entry(10.0, 100.0, 1000, 0)
     };
     let first = entry(0.0, 1000.0, 1000, 0);
-    // One GPU is free until 1000 s, when both are the second's.
+    // One GPU is free until 1000 s, when the second claim gets both.
     assert_eq!(
         easy(&[first, two, entry(20.0, 980.0, 1000, 0)]),
         [0.0, 990.0, 0.0]
@@ -156,12 +156,12 @@ fn no_room_is_kept_where_nobody_waits_for_it() {
         offload: false,
         ..Setup::default()
     };
-    // The second does not fit beside the first.
+    // The second claim does not fit beside the first.
     let mut list = vec![entry(0.0, 1000.0, 700, 0), entry(10.0, 100.0, 500, 1)];
     list.push(entry(900.0, 100.0, 500, 1));
     let played = play(&list, &setup);
     assert!(played.kept_idle.abs() < 1e-9);
-    // Three tenths of the GPU are free from the second claim on.
+    // Since the second claim arrived 0.3 of the GPU is free.
     assert!((played.unfit - 0.3 * 890.0 / 900.0).abs() < 1e-9);
     let easy = EASY.play(&list, &setup);
     assert!((easy.unfit - played.unfit).abs() < 1e-9);
@@ -175,7 +175,7 @@ fn who_holds_a_part_of_a_gpu_has_had_something_however_often_the_time_is_told() 
             tick: Duration::from_secs(tick),
             ..Setup::default()
         };
-        // The second and the third wait behind the first; the third's owner has had less.
+        // The second and the third claim wait for the first; the third's owner has used less.
         let list = [
             entry(0.0, 3000.0, 600, 0),
             entry(10.0, 3000.0, 400, 1),

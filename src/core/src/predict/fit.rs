@@ -1,54 +1,54 @@
-//! The middle and the spread of earlier runs, and how both follow a number in the arguments.
+//! Middle and spread of earlier runs, and their dependence on a number in the arguments.
 
 use super::{Level, Past, RUNS, Shape};
 
-/// A run counts this much of the one after it.
+/// Weight of a run relative to the next newer one.
 const FADE: f64 = 0.9;
-/// The spread that is assumed before any is seen, with the weight of one run.
+/// Prior spread, with the weight of one run.
 const SPREAD: f64 = 0.05;
-/// Memory that differs by less follows nothing (of the logarithm).
+/// Memory that differs by less depends on nothing (in logarithms).
 const SAME: f64 = 0.08;
-/// A change is one where at least two runs in a row are off by this much, and by this many times the spread.
+/// A change needs at least two consecutive runs that are off by this much, and by this many times the spread.
 const CHANGE: f64 = 0.12;
 const CHANGE_SPREADS: f64 = 4.0;
-/// Far levels mix things that differ.
+/// Minimum spread of far levels, which mix different runs.
 const FAR_SPREAD: f64 = 0.35;
-/// A following number must take away this part of the error.
+/// A number must remove this fraction of the error to count.
 const WORTH: f64 = 0.6;
-/// Parts of names of arguments that memory follows ...
+/// Parts of names of arguments that memory depends on.
 const SIZES: [&str; 14] = [
     "batch", "bs", "seq", "len", "ctx", "context", "dim", "hidden", "width", "layer", "res",
     "size", "tokens", "image",
 ];
-/// ... and of some that it does not.
+/// Parts of names of arguments that memory does not depend on.
 const NO_SIZES: [&str; 12] = [
     "seed", "lr", "rate", "epoch", "step", "port", "rank", "decay", "momentum", "dropout",
     "warmup", "save",
 ];
 
-/// What was found at one level, in logarithms of bytes.
+/// The result at one level, in logarithms of bytes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Found {
-    /// Where.
+    /// Level of similarity.
     pub level: Level,
     /// Middle.
     pub log: f64,
-    /// Standard deviation of a prediction's error.
+    /// Expected standard deviation of the error.
     pub spread: f64,
     /// The runs, newest first.
     pub runs: Vec<Past>,
-    /// Numbers that memory follows.
+    /// Numbers that memory depends on.
     pub follows: Vec<String>,
-    /// How many runs were looked at.
+    /// Number of runs considered.
     pub known: usize,
-    /// Numbers of all runs that were looked at, newest first.
+    /// Numbers of all runs considered, newest first.
     pub newest: Vec<u64>,
-    /// The newest runs differ from the older ones: how many, and by what factor.
+    /// If the newest runs differ from the older ones: how many they are, and by what factor.
     pub changed: Option<(usize, f64)>,
 }
 
 impl Found {
-    /// From what others ran.
+    /// Marks a result as one from other users' runs.
     #[must_use]
     pub fn shared(self) -> Self {
         Self {
@@ -65,7 +65,7 @@ struct Point {
     weight: f64,
 }
 
-/// Weighted mean and standard deviation, and the weight in all.
+/// Weighted mean, weighted sum of squared deviations, and total weight.
 fn mean(points: impl Iterator<Item = (f64, f64)> + Clone) -> (f64, f64, f64) {
     let weight: f64 = points.clone().map(|(_, w)| w).sum();
     if weight <= 0.0 {
@@ -76,7 +76,7 @@ fn mean(points: impl Iterator<Item = (f64, f64)> + Clone) -> (f64, f64, f64) {
     (middle, squares, weight)
 }
 
-/// `exp(y) = a + b x` by least squares of relative errors, neither part below nothing.
+/// `exp(y) = a + b x` by least squares of relative errors; a and b are not negative.
 fn line(points: &[Point]) -> (f64, f64) {
     let (mut s0, mut s1, mut s2, mut t0, mut t1) = (0.0, 0.0, 0.0, 0.0, 0.0);
     let largest = points.iter().map(|p| p.y).fold(f64::MIN, f64::max);
@@ -105,14 +105,14 @@ fn line(points: &[Point]) -> (f64, f64) {
     (a * scale, b * scale)
 }
 
-/// How memory follows one number: a line through all of it, and what single numbers were seen to be off from that,
-/// between them and never against the line's direction.
+/// Dependence of memory on one number: a line, with deviations at numbers that were seen and interpolation between
+/// them, but never against the line's direction.
 struct Curve {
     a: f64,
     b: f64,
-    /// Number, deviation (shrunk to what its runs bear out), in the order of the numbers.
+    /// Number and deviation (shrunk by the number of runs), sorted by number.
     off: Vec<(f64, f64)>,
-    /// A number that was never seen is less sure.
+    /// Range of the numbers seen; beyond it a prediction is less certain.
     seen: (f64, f64),
 }
 
@@ -130,15 +130,15 @@ impl Curve {
         for group in sorted.chunk_by(|p, q| p.x == q.x) {
             let x = group[0].x;
             let (off, _, weight) = mean(group.iter().map(|p| (p.y - curve.on_line(x), p.weight)));
-            // One or two runs are little against the line through all.
+            // One or two runs weigh little against the line through all.
             let shrunk = off * weight / (weight + 2.0);
-            // Where it is far off, the line is not the shape of it: the runs say more.
+            // A large deviation means that the relation is not a line: the runs count more.
             curve
                 .off
                 .push((x, if off.abs() > SAME { off } else { shrunk }));
             curve.seen = (curve.seen.0.min(x), curve.seen.1.max(x));
         }
-        // Monotone: a larger number never needs less than a smaller one when the line rises (nor more when it falls).
+        // Monotone: if the line rises a larger number never needs less, if it falls never more.
         let rising = curve.b >= 0.0;
         for i in 1..curve.off.len() {
             let (before, here) = (curve.off[i - 1], curve.off[i]);
@@ -174,7 +174,7 @@ impl Curve {
         }
     }
 
-    /// How much further from what was seen a number is: 0 within.
+    /// Distance of a number from the range seen; 0 within.
     fn beyond(&self, x: f64) -> f64 {
         let (low, high) = self.seen;
         if x > high && high > 0.0 {
@@ -187,7 +187,7 @@ impl Curve {
     }
 }
 
-/// Points of runs over a number; without one, at 0.
+/// Runs as points over a number; at 0 without a number.
 fn points(runs: &[Past], name: Option<&str>) -> Vec<Point> {
     let value = |run: &Past| name.map_or(Some(0.0), |name| run.shape.number(name));
     let all = runs.iter().enumerate().filter_map(|(age, run)| {
@@ -200,7 +200,7 @@ fn points(runs: &[Past], name: Option<&str>) -> Vec<Point> {
     all.collect()
 }
 
-/// Error of each run as the others say it: with the number, and without.
+/// Leave-one-out errors: with the number, and without.
 fn left_out(points: &[Point]) -> (f64, f64) {
     let (mut with, mut without) = (0.0, 0.0);
     for i in 0..points.len() {
@@ -222,7 +222,7 @@ fn sounds_like(name: &str, parts: &[&str]) -> bool {
     })
 }
 
-/// The numbers that memory follows, the one that tells most first.
+/// The numbers that memory depends on, the most informative first.
 fn follows(runs: &[Past]) -> Vec<String> {
     let Some(first) = runs.first() else {
         return Vec::new();
@@ -248,7 +248,7 @@ fn follows(runs: &[Past]) -> Vec<String> {
         let curve = Curve::through(&points);
         let (low, high) = (curve.at(curve.seen.0), curve.at(curve.seen.1));
         let matters = (high - low).abs() > SAME;
-        // A name says something only as long as the runs are few.
+        // A telling name only counts while there are few runs.
         let bar = if named && points.len() < 12 {
             1.0
         } else {
@@ -262,7 +262,7 @@ fn follows(runs: &[Past]) -> Vec<String> {
     found.into_iter().map(|(_, name)| name).take(2).collect()
 }
 
-/// Where the newest runs are something else than the older ones: how many they are, and by how much they are off.
+/// If the newest runs differ from the older ones: how many they are, and by how much.
 fn change(residuals: &[f64]) -> Option<(usize, f64)> {
     let mut best: Option<(usize, f64, f64)> = None;
     for newest in 2..=residuals.len().saturating_sub(2).min(12) {
@@ -282,12 +282,12 @@ fn change(residuals: &[f64]) -> Option<(usize, f64)> {
     best.map(|(newest, off, _)| (newest, off))
 }
 
-/// What repeats of a command and runs of it with other numbers say.
+/// Prediction from repeats of a command and from runs with other numbers.
 pub(super) fn near(shape: &Shape, script: &[Past]) -> Option<Found> {
     let same = |run: &&Past| run.shape.words == shape.words && run.peak.0 > 0;
     let mut runs: Vec<Past> = script.iter().filter(same).take(RUNS).cloned().collect();
     let follows = follows(&runs);
-    // With two numbers that matter, the runs that agree in the second one.
+    // If two numbers matter, use the runs with the same second number.
     if let [_, second] = follows.as_slice() {
         let wanted = shape.number(second);
         let agree = |run: &&Past| run.shape.number(second) == wanted;
@@ -301,7 +301,7 @@ pub(super) fn near(shape: &Shape, script: &[Past]) -> Option<Found> {
     if runs.is_empty() {
         return None;
     }
-    // A size that was never seen, when only one was: nothing says how memory follows it.
+    // A new number, if only one value was seen: the dependence is unknown.
     let unseen = |(key, value): &(String, f64)| {
         sounds_like(key, &SIZES) && runs.iter().all(|run| run.shape.number(key) != Some(*value))
     };
@@ -320,11 +320,11 @@ pub(super) fn near(shape: &Shape, script: &[Past]) -> Option<Found> {
         let curve = Curve::through(points);
         points.iter().map(|p| p.y - curve.at(p.x)).collect()
     };
-    // What the older runs say of the newest ones.
+    // Compare the newest runs with what the older ones predict.
     if points.len() >= 4 {
         for newest in 2..=(points.len() - 2).min(12) {
             let curve = Curve::through(&points[newest..]);
-            // A number that the older ones do not have may be why.
+            // A number outside the range of the older runs may be the reason.
             if points[..newest].iter().any(|p| curve.beyond(p.x) > 0.0) {
                 continue;
             }
@@ -333,7 +333,7 @@ pub(super) fn near(shape: &Shape, script: &[Past]) -> Option<Found> {
                 && at == newest
             {
                 changed = Some((newest, off.exp()));
-                // The older ones, as they would be now: they still say how memory follows the number.
+                // Shift the older runs to the new level: they still show the dependence on the number.
                 for p in &mut points[newest..] {
                     p.y += off;
                     p.weight *= 0.25;
@@ -376,7 +376,7 @@ pub(super) fn near(shape: &Shape, script: &[Past]) -> Option<Found> {
     })
 }
 
-/// What runs say that have less in common, at least `few` of them.
+/// Prediction from less similar runs, if there are at least `few`.
 pub(super) fn far(level: Level, runs: &[Past], few: usize) -> Option<Found> {
     let known = |run: &&Past| run.peak.0 > 0;
     let runs: Vec<Past> = runs.iter().filter(known).take(RUNS).cloned().collect();

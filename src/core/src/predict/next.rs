@@ -1,35 +1,36 @@
-//! What a claim that runs will need in the next minutes: the highest of the last two hours and a tenth above. A
-//! program that holds nothing now is between two lives, and what it needed before says nothing of when it comes back.
+//! Predicts what a running claim will need in the next minutes: the highest value of the last two hours plus a tenth. A
+//! program that holds nothing now is between two phases, and its earlier use does not predict the next one.
 //!
-//! Both constants are from the trace that `gshare bench predict` names: each of five folds of its programs chooses them
-//! when it is left out (144 programs, 14,404 windows; 2.0 to 2.6 % of the windows held out are under, 27 to 31 % is over).
+//! Both constants are from the trace that `gshare bench predict` names. They were chosen by cross-validation over five
+//! folds of its programs (144 programs, 14,404 windows; of the held-out windows 2.0 to 2.6 % are too low, 27 to 31 %
+//! too high).
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Time that counts.
+/// Length of the window.
 const BACK: Duration = Duration::from_secs(7200);
-/// Above the highest.
+/// Factor above the highest value.
 const ABOVE: f64 = 1.11;
-/// Less than this part of its highest is nothing.
+/// Below this fraction of its peak a claim counts as holding nothing.
 pub const NOTHING: f64 = 0.02;
 
-/// What a claim used lately.
+/// Recent use of a claim.
 #[derive(Clone, Debug)]
 pub struct Track {
     back: Duration,
-    /// When and how much, falling: only what no later one exceeds.
+    /// Time and value, descending: only values that no later one exceeds.
     falling: VecDeque<(Duration, f64)>,
     last: f64,
     highest: f64,
 }
 
-/// What it will need, in bytes or parts.
+/// Prediction, in bytes or fractions.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Need {
-    /// Highest of the time that counts.
+    /// Highest value in the window.
     pub highest: f64,
-    /// With what is above.
+    /// The prediction: the highest value with the margin.
     pub need: f64,
 }
 
@@ -40,7 +41,7 @@ impl Default for Track {
 }
 
 impl Track {
-    /// With another time that counts.
+    /// With another window length.
     #[must_use]
     pub fn over(back: Duration) -> Self {
         Self {
@@ -51,7 +52,7 @@ impl Track {
         }
     }
 
-    /// Adds a look, later than all before it.
+    /// Adds a value; times must increase.
     pub fn look(&mut self, at: Duration, value: f64) {
         while self.falling.back().is_some_and(|(_, v)| *v <= value) {
             self.falling.pop_back();
@@ -65,7 +66,7 @@ impl Track {
         }
     }
 
-    /// What it will need. `None` before the first look.
+    /// The prediction. `None` without values.
     #[must_use]
     pub fn need(&self) -> Option<Need> {
         let (_, highest) = *self.falling.front()?;

@@ -1,24 +1,24 @@
-//! Phases of a run's memory, and where in them a run is that goes on: what it will need before it needs it.
+//! Phases of a run's memory, and the current phase of a running one, to predict its need in advance.
 
 use std::time::Duration;
 
 use super::next::NOTHING;
 
-/// Levels that differ by less are one phase.
+/// Levels that differ by less (relative) are one phase.
 const SAME: f64 = 0.15;
-/// Times of earlier runs are taken as this much shorter.
+/// Earlier runs' times are shortened by this factor, to be early.
 const EARLY: f64 = 0.75;
 
-/// A level of memory and when it began, in seconds from the begin.
+/// A level of memory, and when it began in seconds from the start of the run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Phase {
-    /// From.
+    /// Start in seconds.
     pub from: f64,
-    /// Highest, in bytes.
+    /// Highest memory, in bytes.
     pub level: f64,
 }
 
-/// The phases of a run that ended: highest memory in equal parts of its time.
+/// The phases of a finished run, from the peak memory in equal parts of its time.
 #[must_use]
 pub fn phases(parts: &[u64], seconds: f64) -> Vec<Phase> {
     let mut found: Vec<Phase> = Vec::new();
@@ -40,18 +40,18 @@ fn alike(a: f64, b: f64) -> bool {
     (a - b).abs() <= SAME * a.max(b)
 }
 
-/// Where a run is.
+/// Progress of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Place {
-    /// Levels that it kept for a while, oldest first.
+    /// Levels that lasted, oldest first.
     own: Vec<Phase>,
-    /// A level that it may keep.
+    /// The current level, which may not last.
     next: Option<Phase>,
     highest: f64,
 }
 
 impl Place {
-    /// Adds a look: seconds since the begin, bytes. A level counts once it was kept for `stable` seconds.
+    /// Adds a value: seconds since the start, bytes. A level counts if it lasts for `stable` seconds.
     pub fn look(&mut self, at: f64, bytes: f64, stable: f64) {
         self.highest = self.highest.max(bytes);
         match &mut self.next {
@@ -79,8 +79,8 @@ impl Place {
         }
     }
 
-    /// The most that an earlier run's phases say it needs from now on within `horizon`, in bytes; 0 when they say that the
-    /// rest is past.
+    /// The highest memory that an earlier run's phases predict within `horizon` from now, in bytes; 0 if none of them
+    /// remains.
     #[must_use]
     pub fn ahead(&self, earlier: &[Phase], at: f64, horizon: Duration) -> f64 {
         let Some(mut place) = (!earlier.is_empty()).then_some(0) else {
@@ -101,7 +101,7 @@ impl Place {
                 place = found;
             }
         }
-        // A level that is none of the phases from here on: nobody knows where it is, all that is left may come.
+        // The level matches none of the remaining phases: the position is unknown, and any of them may follow.
         let lost = self
             .own
             .last()
@@ -109,7 +109,7 @@ impl Place {
             && self.own.len() > 1;
         let passed = at - since;
         let begin = earlier[place].from;
-        // In a phase that it has reached, its own level says more than theirs.
+        // In a phase that the run has reached, its own level is better than the earlier one.
         let reached = self
             .own
             .last()
@@ -123,7 +123,7 @@ impl Place {
         coming.map(|(_, phase)| phase.level).fold(0.0, f64::max)
     }
 
-    /// A phase that is higher than anything seen is not behind a run.
+    /// A run has not passed a phase that is higher than anything seen of it.
     fn may_pass(&self, earlier: &[Phase], to: usize) -> bool {
         let highest = earlier[..to].iter().map(|p| p.level).fold(0.0, f64::max);
         self.highest >= highest * (1.0 - SAME) || highest <= NOTHING
@@ -174,7 +174,7 @@ mod tests {
         for at in 200..1000 {
             assert_eq!(need(f64::from(at), 2.0), 14.0);
         }
-        // On the way up it passes what evaluation needs; that is not evaluation.
+        // On the way up the run passes the level of evaluation without evaluating.
         assert_eq!(need(1001.0, 6.0), 14.0);
         assert_eq!(need(1030.0, 6.0), 14.0);
         for at in 1040..2500 {

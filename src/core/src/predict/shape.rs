@@ -1,29 +1,29 @@
-//! What a command is: program, script, and the shape of its arguments. Numbers are kept as features, paths are reduced
-//! to what a name says without its numbers, the rest are words.
+//! Normalizes commands: program, script, and the shape of the arguments. Numbers become features, paths are reduced to
+//! their last part without numbers, everything else is kept as words.
 
-/// What was run.
+/// A normalized command.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Shape {
-    /// Program without its directory: `python`.
+    /// Program without its directory, for example `python`.
     pub program: String,
-    /// Script, module, or the program itself: `train.py`.
+    /// Script, module, or the program itself, for example `train.py`.
     pub script: String,
-    /// Arguments without their numbers, in the order of the alphabet: `--amp --data=part-#.bin`.
+    /// Arguments without their numbers, sorted: `--amp --data=part-#.bin`.
     pub words: String,
-    /// Numbers in the arguments by name, in the order of the alphabet.
+    /// Numbers in the arguments with their names, sorted by name.
     pub numbers: Vec<(String, f64)>,
 }
 
-/// Longest text of words that is kept, in bytes.
+/// Maximum length of the words, in bytes.
 const LONGEST: usize = 400;
-/// Most numbers that are kept.
+/// Maximum number of numbers.
 const MOST: usize = 24;
-/// Programs whose first argument is what they run.
+/// Programs whose first argument is a script.
 const RUNNERS: [&str; 11] = [
     "python", "python2", "python3", "pypy3", "bash", "sh", "julia", "Rscript", "perl", "ruby",
     "node",
 ];
-/// Programs that start others: what follows is the command.
+/// Programs that start other programs: the command follows.
 const STARTERS: [&str; 10] = [
     "env", "nice", "nohup", "time", "stdbuf", "srun", "taskset", "numactl", "ionice", "exec",
 ];
@@ -34,7 +34,7 @@ fn base(path: &str) -> &str {
         .unwrap_or(path)
 }
 
-/// `python3.11` is `python3`.
+/// Treats `python3.11` as `python3`.
 fn runner(word: &str) -> Option<&'static str> {
     let name = base(word);
     let short = name.split_once('.').map_or(name, |(head, _)| head);
@@ -60,7 +60,7 @@ fn number(text: &str) -> Option<f64> {
         .map(|n| n * unit)
 }
 
-/// A path by its last part, its numbers left out.
+/// The last part of a path, without numbers.
 fn reduced(text: &str) -> String {
     if !(text.contains('/') || text.starts_with('~')) {
         return text.to_owned();
@@ -79,11 +79,11 @@ fn reduced(text: &str) -> String {
 }
 
 impl Shape {
-    /// The shape of a command line.
+    /// Normalizes a command line.
     #[must_use]
     pub fn of(command: &[String]) -> Self {
         let mut words = command.iter().map(String::as_str).peekable();
-        // What only starts the program, and settings of its environment, say nothing of it.
+        // Skip programs that only start the command, and environment variables.
         while words.peek().is_some_and(|w| {
             STARTERS.contains(&base(w))
                 || (w.contains('=') && !w.starts_with('-') && !w.contains('/'))
@@ -178,7 +178,7 @@ impl Shape {
         }
     }
 
-    /// A number by its name.
+    /// The number with a name.
     #[must_use]
     pub fn number(&self, name: &str) -> Option<f64> {
         let found = self.numbers.iter().find(|(key, _)| key == name);

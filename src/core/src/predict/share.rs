@@ -1,37 +1,37 @@
-//! The smallest part of a GPU's SMs (or of its time) that would not have slowed a run by more than 5 %.
+//! The smallest fraction of a GPU's SMs (or time) that would not have slowed a run by more than 5 %.
 
-/// Steps of a twentieth of a GPU.
+/// Number of bins: each is a twentieth of a GPU.
 pub const BINS: usize = 20;
-/// Longer than this part of the time, it was slowed.
+/// A run counts as slowed above this multiple of its time.
 const SLOWER: f64 = 1.05;
 
-/// How long a run needed how much: seconds by twentieths of a GPU, the last one up to all of it.
+/// Histogram of a run's demand: seconds by twentieths of a GPU; the last bin ends at the whole GPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Busy(pub [f64; BINS]);
 
 impl Busy {
-    /// Adds a time in which it used a part (0 to 1) of the GPU and was held back for a part of the time.
+    /// Adds a period in which the run used a fraction (0 to 1) of the GPU and was throttled for a fraction of the time.
     pub fn add(&mut self, seconds: f64, used: f64, held_back: f64) {
-        // What it would have used had nobody held it back.
+        // What it would have used without throttling.
         let wanted = used / (1.0 - held_back.clamp(0.0, 0.95));
         let place = (wanted.clamp(0.0, 1.0) * BINS as f64).ceil() as usize;
         self.0[place.saturating_sub(1).min(BINS - 1)] += seconds;
     }
 
-    /// Adds up.
+    /// Adds another histogram.
     pub fn merge(&mut self, other: &Self) {
         for (mine, theirs) in self.0.iter_mut().zip(&other.0) {
             *mine += theirs;
         }
     }
 
-    /// Seconds in all.
+    /// Total seconds.
     #[must_use]
     pub fn seconds(&self) -> f64 {
         self.0.iter().sum()
     }
 
-    /// How much longer the run would have taken with this part of the GPU: 1 is no longer.
+    /// Run time with this part of the GPU, relative to the actual one: 1 means no slowdown.
     #[must_use]
     pub fn slowed(&self, part: f64) -> f64 {
         let seconds = self.seconds();
@@ -50,7 +50,7 @@ impl Busy {
         with / seconds
     }
 
-    /// The smallest part, in twentieths, that would not have slowed it by more than 5 %. `None` without any time.
+    /// The smallest part, in twentieths, that would not have slowed the run by more than 5 %. `None` without data.
     #[must_use]
     pub fn enough(&self) -> Option<f64> {
         if self.seconds() <= 0.0 {
@@ -60,7 +60,7 @@ impl Busy {
         parts.into_iter().find(|part| self.slowed(*part) <= SLOWER)
     }
 
-    /// The most that it ever used, in twentieths.
+    /// The largest part used, in twentieths.
     #[must_use]
     pub fn most(&self) -> Option<f64> {
         let last = self.0.iter().rposition(|s| *s > 0.0)?;

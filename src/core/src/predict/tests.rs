@@ -212,7 +212,7 @@ fn the_smallest_share_that_does_not_slow() {
     assert_eq!(busy.enough(), None);
     busy.add(95.0, 0.3, 0.0);
     busy.add(5.0, 1.0, 0.0);
-    // With 0.3: 95 s as they were, 5 s take 3.3 times as long: 11.7 % more; with 0.5 5 %.
+    // With 0.3: 95 s are unchanged, 5 s take 3.3 times as long, 11.7 % in total; with 0.5: 5 %.
     assert_eq!(busy.enough(), Some(0.5));
     assert_eq!(busy.most(), Some(1.0));
     let mut held = Busy::default();
@@ -278,7 +278,7 @@ fn a_run_goes_on_as_those_did_that_were_as_long() {
     );
     assert_eq!(span.left(s(250), 0.9), Some(s(50)));
     assert_eq!(span.left(s(300), 0.9), None, "none was longer");
-    // One ends each minute from then on: that none did in the next half of it says little.
+    // One run ends each minute from then on: that none ended in the next half minute says little.
     let span = Span::of((41..=80).map(|m| s(60 * m)).collect()).unwrap();
     let soon = span.ends_within(s(2400), s(30), 30.0 / 2430.0);
     assert!((0.01..0.02).contains(&soon), "{soon}");

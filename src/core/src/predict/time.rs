@@ -1,45 +1,44 @@
-//! How long a run takes: as long as the last runs of the same program, else of the same user on as many GPUs.
+//! Predicts run times from earlier runs of the same program, or else of the same user with as many GPUs.
 
 use std::time::Duration;
 
-/// Run times of earlier runs.
+/// Times of earlier runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Span(Vec<Duration>);
 
-/// Fewer runs say nothing.
+/// Minimum number of runs.
 const FEW: usize = 3;
 
 impl Span {
-    /// From the times of runs; none where they are too few to say anything.
+    /// From the times of runs; `None` if there are too few.
     #[must_use]
     pub fn of(mut times: Vec<Duration>) -> Option<Self> {
         times.sort_unstable();
         (times.len() >= FEW).then_some(Self(times))
     }
 
-    /// How many runs.
+    /// Number of runs.
     #[must_use]
     pub const fn runs(&self) -> usize {
         self.0.len()
     }
 
-    /// A part `q` of the runs was no longer.
+    /// A fraction `q` of the runs was no longer than this.
     #[must_use]
     pub fn at(&self, q: f64) -> Duration {
         quantile(&self.0, q)
     }
 
-    /// How much longer a run goes on that has gone on for `ran`, by those that went on for longer: a part `q` of them
-    /// had ended by then. None where no run ever was as long.
+    /// Remaining time of a run after `ran`: a fraction `q` of the runs that were longer had ended by then. `None` if no
+    /// earlier run was as long.
     #[must_use]
     pub fn left(&self, ran: Duration, q: f64) -> Option<Duration> {
         let longer = &self.0[self.0.partition_point(|t| *t <= ran)..];
         (!longer.is_empty()).then(|| quantile(longer, q) - ran)
     }
 
-    /// How probable it is that a run that has gone on for `ran` ends within some time, where `alone` is how probable that
-    /// is of any run. Few runs say little of a short time, so it is at least as probable as on average until the run is
-    /// twice as long.
+    /// Probability that a run ends within a time after `ran`; `alone` is this probability for an average run. Few runs
+    /// say little about a short time, so the result is at least the average probability until the run is twice as long.
     #[must_use]
     pub fn ends_within(&self, ran: Duration, within: Duration, alone: f64) -> f64 {
         let longer = |than: Duration| self.0.len() - self.0.partition_point(|t| *t <= than);
@@ -57,8 +56,8 @@ fn quantile(sorted: &[Duration], q: f64) -> Duration {
     sorted[((sorted.len() - 1) as f64 * q).round() as usize]
 }
 
-/// How long a run takes. `same` are earlier runs of the same program: they are taken alone where they are enough, else
-/// those of the user on as many GPUs.
+/// Run times to predict from. `same` are earlier runs of the same program. If they are too few, `user`, the user's runs
+/// with as many GPUs, is taken.
 #[must_use]
 pub fn duration(same: &[Duration], user: &[Duration]) -> Option<Span> {
     let runs = if same.len() >= FEW { same } else { user };

@@ -41,7 +41,7 @@ fn cap(mib: u64) -> Hold {
     Hold::Cap(Bytes::mib(mib))
 }
 
-/// What each of a row of looks, a second apart, leads to.
+/// The actions after each of `looks`, one second apart.
 fn run(rules: &Rules, looks: impl IntoIterator<Item = Option<Look<u32>>>) -> Vec<Vec<Act<u32>>> {
     let mut reconcile = Reconcile::default();
     let step = |(second, look): (u32, Option<Look<u32>>)| {
@@ -72,7 +72,7 @@ fn one_look_is_a_glance_and_two_are_over_use() {
         acts[2..].iter().all(Vec::is_empty),
         "warned once, and never stopped"
     );
-    // Seen now and then, never twice in a row: nothing.
+    // Over-use in single looks, never two in a row, is ignored.
     let fine = look(cap(4096), vec![seen(7, 4096, Some(4096))]);
     let acts = run(
         &rules(true),
@@ -112,12 +112,12 @@ fn bytes_of_another_moment_than_the_ledger_are_charged_to_nobody() {
         assert_eq!(reconcile.step(SEC, &rules(true), &[look]), []);
         reconcile.driver_bytes(CLAIM, 1)
     };
-    // It allocates and frees 5 GiB between the driver's look and ours.
+    // A program that allocates and frees 5 GiB between the driver's figure and the ledger's.
     for second in 0..50 {
         let bytes = if second % 7 == 6 { 6000 } else { 1000 };
         assert_eq!(show(bytes + 500 * (second % 3), 1000), Bytes::ZERO);
     }
-    // Steadily 200 MiB, then nothing: charged while it lasts.
+    // 200 MiB throughout, then nothing: charged only while it is there.
     for _ in 0..STEADY {
         show(1200, 1000);
     }
@@ -125,7 +125,8 @@ fn bytes_of_another_moment_than_the_ledger_are_charged_to_nobody() {
     assert_eq!(show(1000, 1000), Bytes::ZERO);
 }
 
-/// A program that fills its cap at once must not find it full: what no ledger can explain is charged at the first look.
+/// A program that fills its cap at once must not find it full: memory that the ledger cannot explain is charged at the
+/// first look.
 #[test]
 fn bytes_that_the_ledger_never_had_are_charged_at_once() {
     let mut reconcile = Reconcile::default();
@@ -138,7 +139,7 @@ fn bytes_that_the_ledger_never_had_are_charged_at_once() {
         reconcile.driver_bytes(CLAIM, 1)
     };
     assert_eq!(show(1700, 300, 300), Bytes::mib(1400));
-    // Now the program has the rest, and later less.
+    // The program fills the rest, then frees some.
     assert_eq!(show(12_000, 10_600, 10_600), Bytes::mib(1400));
     assert_eq!(
         show(5000, 600, 10_600),
@@ -149,7 +150,7 @@ fn bytes_that_the_ledger_never_had_are_charged_at_once() {
 
 #[test]
 fn above_the_cap_the_driver_needs_no_more_than_is_tolerated_for_each_process() {
-    // Two members, and one context that never registered.
+    // Two members, and one process with a context that never registered.
     let at = |first: u64, stranger: u64| {
         vec![
             seen(1, first, Some(1000)),
@@ -174,7 +175,7 @@ fn above_the_cap_the_driver_needs_no_more_than_is_tolerated_for_each_process() {
         }]
     };
     assert_eq!(warned(at(1000 + 513, 300 + 512)), over(1));
-    // What members leave of the cap is not for those who did not register.
+    // Unregistered processes may not use what members leave below the cap.
     assert_eq!(warned(at(10, 300 + 513)), over(3));
 }
 
@@ -184,11 +185,11 @@ fn unknown_figures_accuse_nobody_and_forget_nothing() {
     silent.bytes = None;
     let acts = run(&rules(true), vec![Some(look(cap(0), vec![silent])); 100]);
     assert!(acts.iter().all(Vec::is_empty), "{acts:?}");
-    // Beside one of unknown size, one that is over by itself is over.
+    // A process that alone exceeds the cap is found even beside one of unknown size.
     let over = look(cap(0), vec![silent, seen(8, 9000, None)]);
     let acts = run(&rules(false), vec![Some(over.clone()); 2]);
     assert!(matches!(&acts[1][..], [Act::Warn { finding, .. }] if finding.process == 8));
-    // A GPU that does not answer for a while: neither cured nor stopped meanwhile.
+    // While a GPU does not answer, a case is neither closed nor escalated.
     let mut looks = vec![Some(over.clone()); 2];
     looks.extend(vec![None; 100]);
     looks.push(Some(over));
@@ -214,7 +215,7 @@ fn after_the_grace_time_the_offender_is_asked_then_made_to_end() {
             _ => None,
         })
         .collect();
-    // Counted since second 1; thirty seconds later it is asked, ten later made to.
+    // Over-use counts from second 1: asked to end after 30 s, ended by force after 10 more.
     assert_eq!(events, [(31, 9, false), (41, 9, true)]);
 }
 
@@ -287,24 +288,24 @@ fn time_that_is_not_counted_is_compared_for_all_members() {
         kind: Kind::Time { excess },
         process,
     };
-    // Nothing was counted at all, or some of it.
+    // No GPU time was counted, or only some of it.
     assert_eq!(warned(vec![member(7, 80.0, Some(0.0))]), [over(80.0, 7)]);
     assert_eq!(warned(vec![member(7, 80.0, Some(50.0))]), [over(30.0, 7)]);
-    // One kernel may run for hours, if it is counted; copies and the driver's own work take a little time.
+    // A counted kernel may run for hours. Copies and the driver's own work take a little time.
     assert_eq!(warned(vec![member(7, 100.0, Some(100.0))]), []);
     assert_eq!(warned(vec![member(7, 19.9, Some(0.0))]), []);
     assert_eq!(warned(vec![member(7, 99.0, Some(80.0))]), []);
-    // A little in each of several is much in all; the one with most is named.
+    // A little in each of several adds up; the process with most is named.
     let many = vec![
         member(1, 20.0, Some(10.0)),
         member(2, 25.0, Some(12.0)),
         member(3, 20.0, Some(20.0)),
     ];
     assert_eq!(warned(many), [over(23.0, 2)]);
-    // A member that counts more than the driver shows hides nobody.
+    // A member that counts more than the driver shows does not hide another.
     let hidden = vec![member(1, 10.0, Some(90.0)), member(2, 60.0, Some(30.0))];
     assert_eq!(warned(hidden), [over(30.0, 2)]);
-    // Unknown figures accuse nobody, and hide nobody either.
+    // Unknown figures neither accuse a process nor hide another.
     assert_eq!(warned(vec![member(7, 80.0, None)]), []);
     let silent = Seen {
         busy: None,
@@ -321,7 +322,7 @@ fn time_that_is_not_counted_is_compared_for_all_members() {
     );
 }
 
-/// Samples of NVML name the process that is on the GPU at that moment: beside turns of 12 to 24 ms they show anything.
+/// NVML's samples name the process that is on the GPU at that moment, so beside turns of 12 to 24 ms they mean little.
 #[test]
 fn while_claims_take_turns_no_member_is_accused_by_time() {
     let busy = |charge| Seen {
@@ -337,7 +338,7 @@ fn while_claims_take_turns_no_member_is_accused_by_time() {
     };
     assert_eq!(at(true, Some(300)), 0);
     assert!(at(false, Some(300)) > 0);
-    // A process that never registered takes no turns.
+    // A process that never registered takes no turns, so its samples count.
     assert!(at(true, None) > 0);
 }
 
@@ -396,8 +397,8 @@ fn a_claim_that_has_ended_is_forgotten() {
     assert!(reconcile.over(CLAIM, 1).is_none());
 }
 
-/// What a context costs is learnt from members that have nothing else, once they show the same twice: less than is known,
-/// or anything where it was a guess.
+/// The cost of a context is learnt from members that have nothing else, once two looks agree: a figure below the known
+/// one, or any figure that replaces a guess.
 #[test]
 fn what_a_context_costs_is_learnt_from_members_without_allocations() {
     let learns = |guessed: bool, shown: &[(u64, u64)]| {
@@ -415,13 +416,13 @@ fn what_a_context_costs_is_learnt_from_members_without_allocations() {
         gpu: 1,
         bytes: Bytes::mib(mib),
     };
-    // A context is being made at the first look, and has something more at the last.
+    // The first look sees a context being created, the last one an allocation as well.
     let shown = [(100, 300), (250, 300), (250, 300), (260, 310)];
     assert_eq!(
         learns(false, &shown),
         [vec![], vec![], vec![cost(250)], vec![]]
     );
-    // Modules make more of it than is known.
+    // Loaded modules make a context larger than the known cost.
     let more = [(700, 300); 3];
     assert_eq!(learns(false, &more).concat(), []);
     assert_eq!(

@@ -36,7 +36,7 @@ impl World {
         world
     }
 
-    /// As the service does: events wait until the actions of the one before are done.
+    /// Like the service: an event waits until the actions of the previous one are done.
     fn send(&mut self, event: Event) {
         let mut todo = std::collections::VecDeque::from([event]);
         while let Some(event) = todo.pop_front() {
@@ -164,7 +164,7 @@ fn a_limit_below_what_is_charged_is_refused_with_the_figure_and_the_request_alon
     let held = w.slice(1);
     assert_eq!((held.mem, held.mem_limit), (Bytes::gib(6), Bytes::gib(12)));
     assert_eq!(held.borrowed(), Bytes::gib(3));
-    // What it borrows is nobody else's, and it cannot grow while others wait.
+    // What it borrows belongs to nobody else, but it cannot grow while others wait.
     w.claim(2, "0.7");
     assert!(w.machine.ledger().slices(ClaimId(2)).is_none());
     assert_eq!(w.slice(1).mem_cap, Bytes::gib(9));
@@ -187,9 +187,9 @@ fn whoever_waits_for_the_gpu_came_first() {
     w.claim(3, "0.6");
     let error = w.resize(1, share("0.5")).expect("refused");
     assert_eq!(error.to_string(), "c3 waits for GPU 0 and came first");
-    // What leaves room for it is in nobody's way.
+    // Growth that leaves room for the waiting claim is allowed.
     assert_eq!(w.resize(1, share("0.4")), None);
-    // Shrinking is not either, and lets the one who waits in.
+    // So is shrinking, which lets the waiting claim start.
     assert_eq!(w.resize(1, share("0.3")), None);
     let error = w.resize(2, share("0.1"));
     assert_eq!(error, None);

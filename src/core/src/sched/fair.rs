@@ -1,15 +1,15 @@
-//! How much each party is guaranteed, what it had before, and whether guarantees can be had at the same time.
+//! What each party is guaranteed, what it used in the past, and whether all guarantees fit at the same time.
 //!
-//! Shares are parts of GPUs, never floored to whole ones: flooring starves the newest user, since a share of
-//! nothing can reclaim nothing.
+//! Shares are fractions of GPUs, never rounded down to whole ones: rounding starves the newest user, since a share of
+//! zero can reclaim nothing.
 
 use std::time::Duration;
 
 use super::solve::{Answer, Board, Budget, Item, Mask, Need, Prefer};
 use crate::units::Share;
 
-/// What each party is guaranteed of `total` GPUs, by the parts that entries guarantee: its own, or an equal part of what
-/// entries leave for those who have none. Entries that together exceed the machine shrink in proportion.
+/// What each party is guaranteed of `total` GPUs: its entry's part, or without an entry an equal part of what the
+/// entries leave. Entries that exceed the machine together shrink in proportion.
 #[must_use]
 pub fn guarantees(total: f64, quotas: &[Option<f64>]) -> Vec<f64> {
     let named: f64 = quotas.iter().flatten().sum();
@@ -20,14 +20,14 @@ pub fn guarantees(total: f64, quotas: &[Option<f64>]) -> Vec<f64> {
     quotas.iter().map(part).collect()
 }
 
-/// Bounds of the levels of attained service: less than 10 minutes, 1 hour, 4 hours.
+/// Upper bounds of the levels of attained service: 10 minutes, 1 hour, 4 hours.
 pub const LEVELS: [Duration; 3] = [
     Duration::from_secs(600),
     Duration::from_secs(3600),
     Duration::from_secs(4 * 3600),
 ];
 
-/// The level of attained service, in seconds: 0 goes first.
+/// The level for an attained service in seconds: level 0 goes first.
 #[must_use]
 pub fn level(attained_s: f64) -> u8 {
     LEVELS
@@ -36,7 +36,7 @@ pub fn level(attained_s: f64) -> u8 {
         .sum()
 }
 
-/// What somebody held in the past, in GPU-seconds, forgotten by halves.
+/// Past GPU-seconds of a party, decaying exponentially.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct History {
     sum: f64,
@@ -44,10 +44,10 @@ pub struct History {
 }
 
 impl History {
-    /// After this many seconds half of it is forgotten.
+    /// Half-life in seconds.
     pub const HALF_LIFE_S: f64 = 24.0 * 3600.0;
 
-    /// GPU-seconds that are still remembered of `gpus` held from `from_ago_s` to `to_ago_s` seconds ago.
+    /// Remaining GPU-seconds of `gpus` held from `from_ago_s` to `to_ago_s` seconds ago.
     #[must_use]
     pub fn of(gpus: f64, from_ago_s: f64, to_ago_s: f64) -> f64 {
         let keep = |ago: f64| (-ago * std::f64::consts::LN_2 / Self::HALF_LIFE_S).exp();
@@ -55,12 +55,11 @@ impl History {
         (gpus * scale * (keep(to_ago_s) - keep(from_ago_s))).max(0.0)
     }
 
-    /// Adds `gpus` held from the last call until `now_s`; what was borrowed while nobody wanted it counts as
-    /// `weight` of it.
+    /// Adds `gpus` held from the last call until `now_s`; `weight` reduces what was borrowed while nobody wanted it.
     pub fn hold(&mut self, now_s: f64, gpus: f64, weight: f64) {
         let passed = (now_s - self.at_s).max(0.0);
         let keep = (-passed * std::f64::consts::LN_2 / Self::HALF_LIFE_S).exp();
-        // The integral of what decays while it is held.
+        // Integral of the decay over this time.
         let gained = gpus * weight * Self::HALF_LIFE_S / std::f64::consts::LN_2 * (1.0 - keep);
         self.sum = self.sum * keep + gained;
         self.at_s = self.at_s.max(now_s);
@@ -71,27 +70,27 @@ impl History {
         self.sum += gpu_seconds.max(0.0);
     }
 
-    /// GPU-seconds that are remembered, and as of when (seconds): what [`History::from_parts`] takes.
+    /// Remaining GPU-seconds and the time in seconds that they refer to, for [`History::from_parts`].
     #[must_use]
     pub fn parts(&self) -> (f64, f64) {
         (self.sum, self.at_s)
     }
 
-    /// A history with these parts.
+    /// Restores a history from [`History::parts`].
     #[must_use]
     pub fn from_parts(sum: f64, at_s: f64) -> Self {
         Self { sum, at_s }
     }
 
-    /// GPU-seconds that are remembered as of the last call.
+    /// Remaining GPU-seconds at the last call.
     #[must_use]
     pub fn gpu_seconds(&self) -> f64 {
         self.sum
     }
 }
 
-/// Whether quotas can be had at the same time on `gpus` equal GPUs, each as whole GPUs and one fraction. If
-/// not, the first of them (by index) for which no room is left.
+/// Whether all quotas fit on `gpus` equal GPUs at the same time, each as whole GPUs and one fraction. If not, the index
+/// of the first quota without room.
 #[must_use]
 fn unpackable(gpus: usize, quotas: &[Share]) -> Option<usize> {
     let mut board = Board {
@@ -140,18 +139,18 @@ fn unpackable(gpus: usize, quotas: &[Share]) -> Option<usize> {
     None
 }
 
-/// Why guaranteed parts cannot be had at the same time.
+/// Why the guarantees do not fit at the same time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unpackable {
     /// GPUs of the machine.
     pub gpus: usize,
-    /// The first entry for which no room is left.
+    /// The first entry without room.
     pub party: crate::quota::Party,
-    /// What it is guaranteed.
+    /// Its guarantee.
     pub wanted: Share,
-    /// All guaranteed parts together.
+    /// The sum of all guarantees.
     pub sum: Share,
-    /// The most that could be guaranteed to it beside the others.
+    /// The most that could be guaranteed to it with the others unchanged.
     pub most: Share,
 }
 
@@ -177,8 +176,8 @@ impl std::fmt::Display for Unpackable {
     }
 }
 
-/// Why the guarantees among these entries cannot be had at the same time on `gpus` equal GPUs, if so. Whole GPUs
-/// and large fractions are put down first, so what is named is the smallest change that helps.
+/// Why these guarantees do not fit on `gpus` equal GPUs at the same time, if so. Whole GPUs and large fractions are
+/// placed first, so that the error names the smallest change that helps.
 #[must_use]
 pub fn unpackable_quotas(gpus: usize, quotas: &[crate::quota::Quota]) -> Option<Unpackable> {
     let mut sure: Vec<(&crate::quota::Party, Share)> = quotas
@@ -266,7 +265,7 @@ mod tests {
         assert!((h.gpu_seconds() - 100.0).abs() < 0.1);
         h.hold(100.0 + History::HALF_LIFE_S, 0.0, 1.0);
         assert!((h.gpu_seconds() - 50.0).abs() < 0.1);
-        // The same, an interval at a time.
+        // The same, one interval at a time.
         let day = History::HALF_LIFE_S;
         assert!((History::of(1.0, day + 100.0, day) - 50.0).abs() < 0.1);
         assert_eq!([599.0, 600.0, 3600.0, 14_400.0].map(level), [0, 1, 2, 3]);

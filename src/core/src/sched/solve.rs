@@ -1,9 +1,9 @@
-//! Exact placement: whether a claim fits, and with the fewest and cheapest moves of others.
+//! Exact placement: whether a claim fits, with the fewest and cheapest moves of others.
 //!
-//! A search over final assignments, not over sequences of moves: images that are parked in host memory
-//! permit cyclic swaps. It deepens on the number of moves, puts the largest unplaced claim down first, tries
-//! GPUs that look alike once, and lifts others from a GPU only in sets none of which could stay. A
-//! budget of steps bounds it; then the answer says that it is not proven.
+//! The search is over final assignments, not over sequences of moves, because images in host memory permit cyclic
+//! swaps. It deepens on the number of moves, places the largest unplaced claim first, tries GPUs that look alike once,
+//! and lifts claims from a GPU only in sets none of which could stay. A budget of steps bounds the search; beyond it
+//! the answer is marked as not proven.
 
 mod lift;
 mod need;
@@ -19,65 +19,65 @@ use pack::anew;
 /// A set of GPUs, one bit each.
 pub type Mask = u128;
 
-/// GPUs that a problem can have: eight of a machine, each in seven instances, and as many again.
+/// Maximum number of GPUs in a problem: eight GPUs in seven instances each, and as many again.
 pub const MAX_GPUS: usize = Mask::BITS as usize;
 
-/// GPUs and what runs on them.
+/// GPUs and the claims on them.
 #[derive(Clone, Debug, Default)]
 pub struct Board {
-    /// Kind of each GPU: of one kind a claim needs the same everywhere.
+    /// Kind of each GPU: on GPUs of one kind a claim needs the same.
     pub kind: Vec<usize>,
-    /// Model of each GPU: a claim of several has all of one.
+    /// Model of each GPU: all GPUs of one claim have the same model.
     pub model: Vec<usize>,
-    /// What each GPU has left beside all that is placed.
+    /// Free resources of each GPU.
     pub free: Vec<Need>,
-    /// Claims that are placed.
+    /// Placed claims.
     pub items: Vec<Item>,
 }
 
-/// What a new claim prefers where several GPUs have room.
+/// Preference of a new claim among several GPUs with room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Prefer {
-    /// The GPU with least left after it.
+    /// The GPU with the least left afterwards.
     Pack,
-    /// The GPU with most SMs left, room to burst; of several the one with least memory left.
+    /// The GPU with the most free SMs, as room for bursts; of equal ones the one with the least free memory.
     Spread,
 }
 
 /// Where a claim can go.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fit {
-    /// Its GPUs, ascending.
+    /// GPUs of the claim, ascending.
     pub at: Vec<usize>,
-    /// Placed claims that move, by index in the board, with their new GPUs.
+    /// Claims to move, by index in the board, with their new GPUs.
     pub moves: Vec<(usize, Vec<usize>)>,
-    /// Placed claims that are suspended.
+    /// Claims to suspend.
     pub drops: Vec<usize>,
     /// No answer with fewer moves exists.
     pub optimal: bool,
 }
 
-/// Answer of the search.
+/// Result of a search.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// It fits.
     Fits(Fit),
-    /// It fits nowhere, whoever is moved.
+    /// It does not fit, whatever is moved.
     No,
-    /// The budget ended before either was shown.
+    /// The budget was used up before either was proven.
     Unknown,
 }
 
-/// Bounds of a search.
+/// Limits of a search.
 #[derive(Clone, Copy, Debug)]
 pub struct Budget {
-    /// Steps in all.
+    /// Maximum number of steps.
     pub steps: u32,
-    /// Most moves.
+    /// Maximum number of moves.
     pub moves: u32,
-    /// Fewest suspensions that are tried: with fewer it is known not to fit.
+    /// Minimum number of suspensions to try: with fewer it is known not to fit.
     pub least: u32,
-    /// Most suspensions.
+    /// Maximum number of suspensions.
     pub drops: u32,
 }
 
@@ -93,9 +93,8 @@ impl Default for Budget {
 }
 
 impl Board {
-    /// Finds a place for `new`: with as few suspensions as possible, of those with as few moves, of those the
-    /// cheapest. `reluctance` is an extra cost of putting it on a GPU; less is better and goes before all else
-    /// where nobody else is touched.
+    /// Finds a place for `new` with the fewest suspensions, then the fewest moves, then the lowest cost. `reluctance`
+    /// is an extra cost of a GPU. If no other claim is affected the GPU with the lowest reluctance is chosen.
     #[must_use]
     pub fn place(
         &self,
@@ -115,7 +114,7 @@ impl Board {
         self.rearrange(new, budget).0
     }
 
-    /// The same where nothing is free for it as it is; with the steps that it took.
+    /// Like [`Self::place`], if no free place is left; also returns the number of steps.
     #[must_use]
     pub fn rearrange(&self, new: &Item, budget: Budget) -> (Answer, u32) {
         if !self.able(new) {
@@ -138,7 +137,7 @@ impl Board {
             if !self.enough(new, drops) {
                 continue;
             }
-            // Half of what is left, so that there is some for more suspensions.
+            // Half of the remaining steps, to leave some for more suspensions.
             let left = budget.steps.saturating_sub(search.steps);
             search.limit = search.steps + if most_drops > 0 { left / 2 } else { left };
             for moves in 0..=most_moves {
@@ -154,7 +153,7 @@ impl Board {
             }
             let shown = !search.out() && most_moves as usize == movable;
             if drops == 0 && movable > 0 && !shown {
-                // Few moves do not do, or that could not be shown: pack all anew.
+                // A few moves are not enough, or this was not proven: repack everything.
                 match anew(self, new, budget.steps, steps) {
                     Some(Some(found)) => return Answer::Fits(found),
                     Some(None) => {}
@@ -164,7 +163,7 @@ impl Board {
                 proven &= shown;
             }
         }
-        // A question without suspensions asks whether it fits without.
+        // A search without suspensions only has to prove that it does not fit without them.
         if proven && (budget.drops == 0 || most_drops as usize == droppable) {
             Answer::No
         } else {
@@ -172,8 +171,8 @@ impl Board {
         }
     }
 
-    /// Room by suspensions alone, however many they are: on the GPUs where they cost least, and none that is not needed.
-    /// What a search for few does not find, for a job in a hundred small claims or for the whole machine.
+    /// Makes room by suspensions alone, without a limit on their number, on the GPUs where they cost least. It suspends
+    /// no claim needlessly, and finds answers beyond the search: a large job against a hundred small claims.
     #[must_use]
     pub fn clear(&self, new: &Item) -> Option<Fit> {
         let leave = |g: usize| {
@@ -214,7 +213,7 @@ impl Board {
                 .iter()
                 .for_each(|g| room[*g] = room[*g].plus(item.need[self.kind[*g]]));
         }
-        // The dearest stay first.
+        // Most expensive first: these are kept if possible.
         drops.sort_by_key(|i| Reverse(self.items[*i].drop_cost));
         drops.retain(|i| {
             let item = &self.items[*i];
@@ -236,7 +235,7 @@ impl Board {
         })
     }
 
-    /// Without moving anybody.
+    /// Finds a place without moving other claims.
     #[must_use]
     pub fn direct(
         &self,
@@ -268,7 +267,7 @@ impl Board {
         Some(fits)
     }
 
-    /// Whether enough GPUs could have room for a part of it if everybody left who can.
+    /// Whether enough GPUs would have room for a part of it if all movable and suspendable claims left.
     pub(crate) fn able(&self, new: &Item) -> bool {
         let mut most = self.free.clone();
         for item in self.items.iter().filter(|i| i.can_leave()) {
@@ -282,8 +281,8 @@ impl Board {
         able.count() >= new.parts as usize
     }
 
-    /// Whether the room left in sum would do if the `drops` largest were suspended. With several kinds of
-    /// GPU sums say nothing.
+    /// Whether the total free room would be enough if the `drops` largest claims were suspended. With several kinds of
+    /// GPUs totals prove nothing.
     fn enough(&self, new: &Item, drops: u32) -> bool {
         if self.kind.iter().any(|k| *k != self.kind[0]) {
             return true;
@@ -309,7 +308,7 @@ fn allowed(item: &Item, g: usize) -> bool {
     item.mask & (1 << g) != 0
 }
 
-/// The first `count` of `order` that are of one model.
+/// The first `count` GPUs of `order` that have the same model.
 fn of_one_model(order: &[usize], model: &[usize], count: usize) -> Option<Vec<usize>> {
     order.iter().find_map(|&first| {
         let same = order.iter().copied().filter(|g| model[*g] == model[first]);
@@ -318,7 +317,7 @@ fn of_one_model(order: &[usize], model: &[usize], count: usize) -> Option<Vec<us
     })
 }
 
-/// Where a part of a claim is to go.
+/// Where a part of a claim should go.
 #[derive(Clone, Copy)]
 struct Spot {
     index: usize,
@@ -326,10 +325,10 @@ struct Spot {
     need: Need,
 }
 
-/// Where everybody is at a leaf: the index of the new claim is `items.len()`; nowhere means suspended.
+/// All places in a solution: the index of the new claim is `items.len()`, no GPUs means suspended.
 type Found = Vec<(usize, Vec<usize>)>;
 
-/// How many more may be moved and suspended.
+/// Remaining moves and suspensions.
 #[derive(Clone, Copy)]
 struct Left {
     moves: u32,
@@ -340,21 +339,21 @@ struct Search<'a> {
     board: &'a Board,
     new: &'a Item,
     free: Vec<Need>,
-    /// Movable claims on each GPU that were not lifted.
+    /// Movable claims on each GPU that have not been lifted.
     on: Vec<Vec<usize>>,
     lifted: Vec<bool>,
     placed: Found,
     steps: u32,
     limit: u32,
     best: Option<(u64, Found)>,
-    /// Differs between GPUs that some claim tells apart by their number.
+    /// Differs between GPUs that some claim distinguishes by their number.
     mark: Vec<u64>,
-    /// Of claims that may leave: the same for those that look alike, so that only one of them is tried.
+    /// Same value for movable claims that look alike, so that only one of them is tried.
     alike: Vec<usize>,
-    /// What each adds to the looks of a GPU, and what those on each GPU that were not lifted add up to.
+    /// What each claim adds to the looks of its GPU, and the sum of the claims on each GPU that have not been lifted.
     looks: Vec<u64>,
     looks_on: Vec<u64>,
-    /// Lists to be used again: allocating them took a fifth of the time.
+    /// Lists for reuse: allocating them took a fifth of the time.
     spare: Vec<Vec<usize>>,
 }
 
@@ -437,7 +436,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Puts down or suspends the largest of `open`, then the rest.
+    /// Places or suspends the largest claim of `open`, then the rest.
     fn place(&mut self, open: &mut Vec<usize>, left: Left, cost: u64) {
         if self.best.as_ref().is_some_and(|(best, _)| cost >= *best) {
             return;
@@ -480,7 +479,7 @@ impl<'a> Search<'a> {
         open.swap(largest, last);
     }
 
-    /// Puts the next part of a claim on a GPU from `from` on.
+    /// Places the next part of a claim on a GPU with index `from` or higher.
     fn part(&mut self, index: usize, open: &mut Vec<usize>, left: Left, cost: u64, from: usize) {
         let item = self.item(index);
         let have = self.placed.last().map_or(0, |(_, at)| at.len());
@@ -488,7 +487,7 @@ impl<'a> Search<'a> {
             self.place(open, left, cost);
             return;
         }
-        // Each that is open already takes one of what is left.
+        // Each open claim already uses one of the remaining moves or suspensions.
         let lifts = ((left.moves + left.drops) as usize).saturating_sub(open.len());
         let board = self.board;
         let model = &board.model;
@@ -555,7 +554,7 @@ impl<'a> Search<'a> {
         self.free[g] = before;
     }
 
-    /// Lifts sets of claims, none of which could stay beside what is to be put there.
+    /// Lifts sets of claims, none of which could stay beside the claim to be placed.
     #[allow(
         clippy::too_many_arguments,
         reason = "the state of one level of the search"
@@ -590,11 +589,11 @@ impl<'a> Search<'a> {
         }
         let more = u32::try_from(lifts - set.len()).unwrap_or(u32::MAX);
         for (i, &candidate) in here.claims.iter().enumerate() {
-            // Not even the largest of those that follow would do.
+            // Not even the largest of the following claims would make enough room.
             if !spot.need.fits(gained.plus(here.rest[i].most(more))) {
                 return;
             }
-            // Of several alike on one GPU the first is lifted first.
+            // Of several alike on one GPU only the first may be lifted first.
             let alike = self.alike[candidate];
             if here.claims[..i].iter().any(|c| self.alike[*c] == alike) {
                 continue;
@@ -631,7 +630,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// What distinguishes a GPU beside its kind and room.
+    /// What distinguishes a GPU, apart from its kind and room.
     fn looks(&self, g: usize, lifts: u32) -> u64 {
         if lifts == 0 {
             return self.mark[g];

@@ -7,7 +7,7 @@ use crate::machine::Event;
 
 const ID: ClaimId = ClaimId(1);
 
-/// Two GPUs; claim 1 has half of the first and 10 GiB in it.
+/// Two GPUs; claim 1 holds half of the first and uses 10 GiB.
 fn world() -> World {
     let mut w = World::new(&[24, 24]);
     let mut half = Request::from_gpus(Share::from_milli(500), Share::ONE, Class::Batch).unwrap();
@@ -27,7 +27,7 @@ fn parked(w: &World) -> Parked {
     w.machine.claims.offloaded(ID).cloned().unwrap()
 }
 
-/// Offloaded by its owner, and in the host.
+/// Offloaded to the host by its owner.
 fn offloaded() -> World {
     let mut w = world();
     wish(&mut w, Wish::Offload);
@@ -69,7 +69,7 @@ fn a_detached_claim_gives_its_gpu_and_comes_back_when_a_member_needs_it() {
         Some((ID, Some(Bytes::gib(15)))),
         "it needs what it has"
     );
-    // Not movable: only the GPU that it left will do.
+    // Not movable: it needs the GPU that it left.
     w.send(Event::Gone { id: ClaimId(2) });
     assert!(parked(&w).back);
     w.send(Event::Gone { id: ClaimId(3) });
@@ -100,7 +100,7 @@ fn a_lever_that_fails_leaves_the_claim_where_it_was() {
     };
     failed(&mut w);
     assert!(matches!(w.machine.claims.phase(ID), Some(Phase::Granted)));
-    // And the same on the way back.
+    // The same on the way back.
     let mut w = offloaded();
     w.send(Event::Gone { id: ClaimId(3) });
     wish(&mut w, Wish::Restore);

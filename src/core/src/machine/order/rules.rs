@@ -24,7 +24,7 @@ fn waiting(machine: &Machine) -> Vec<u64> {
     machine.queue().map(|(id, _)| id.0).collect()
 }
 
-/// GPUs of 24 GiB of these kinds.
+/// GPUs of 24 GiB of these models.
 fn kinds(kinds: &[u32]) -> World {
     let mut w = World::new(&vec![24; kinds.len()]);
     let mut gpus = w.machine.ledger().gpus().to_vec();
@@ -40,7 +40,7 @@ fn parts_of_several_gpus_are_of_one_model() {
     let mut w = kinds(&[0, 1, 1, 0]);
     w.submit_request(1, request("0.75", 7), None);
     assert_eq!(w.granted(1), Some(vec![0]));
-    // GPU 0 has too little left, so only model 1 has two GPUs with half of each.
+    // GPU 0 has too little left, so only model 1 has two GPUs with half of each free.
     w.submit_request(2, request("2x0.5", 7), None);
     assert_eq!(w.granted(2), Some(vec![1, 2]));
     let slices = w.machine.ledger().slices(ClaimId(2)).expect("held");
@@ -49,7 +49,7 @@ fn parts_of_several_gpus_are_of_one_model() {
             .iter()
             .all(|s| s.mem == Bytes::gib(12) && s.sm == Share::from_milli(500))
     );
-    // Two whole ones are there, but of two models.
+    // Two whole GPUs are free, but of two models.
     w.submit_request(3, request("2x0.75", 8), None);
     assert_eq!(w.granted(3), None);
     let reason = w.machine.reason(ClaimId(3)).expect("it waits");
@@ -59,7 +59,7 @@ fn parts_of_several_gpus_are_of_one_model() {
     );
     w.send(Event::Gone { id: ClaimId(1) });
     assert_eq!(w.granted(3), Some(vec![0, 3]));
-    // Three of one model there are not, and will never be.
+    // No model has three GPUs.
     w.submit_request(4, request("3x0.1", 8), None);
     assert!(w.log.iter().any(|a| matches!(
         a,
@@ -139,7 +139,7 @@ fn rules_by_hour_hold_at_that_hour() {
         reason.to_string(),
         "claims of class batch start from 18:00 on"
     );
-    // It keeps nothing from others, and they may borrow.
+    // It is not in the way of others, and they may borrow.
     let mut notebook = request("0.75", 8);
     notebook.class = Class::Interactive;
     notebook.mem_limit = Some(Bytes::gib(24));
@@ -156,7 +156,7 @@ fn rules_by_hour_hold_at_that_hour() {
         w.machine.reason(ClaimId(1)),
         Some(Reason::Memory { .. })
     ));
-    // By day who sits at a notebook goes first, at night the batch jobs.
+    // By day notebooks go first, at night batch jobs.
     notebook.share = Share::from_milli(500);
     notebook.sm = Some(Share::from_milli(500));
     notebook.uid = 9;
@@ -207,7 +207,7 @@ fn who_waits_for_an_hour_is_expected_in_no_place_that_another_waits_for() {
         Some(Duration::from_secs(240)),
         "when the first time limit ends"
     );
-    // A claim that is still there then would be in its way.
+    // A claim that has not ended by then would be in its way.
     let there = |seconds| Request {
         only_gpus: vec![0],
         ..leased("0.3", seconds)
@@ -216,7 +216,7 @@ fn who_waits_for_an_hour_is_expected_in_no_place_that_another_waits_for() {
     assert_eq!(w.granted(5), None);
     w.submit_request(6, there(200), None);
     assert!(w.granted(6).is_some());
-    // Nothing is kept of the other GPU.
+    // Nothing is kept on the other GPU.
     w.submit_request(7, leased("0.3", 300), None);
     assert_eq!(w.granted(7), Some(vec![1]));
 }
@@ -237,10 +237,10 @@ fn what_waits_for_an_hour_takes_nothing_of_its_owners_guarantee() {
     w.submit_request(1, inference, None);
     w.submit_request(2, request("2", 8), None);
     assert!(w.granted(2).is_some());
-    // The owner has one of two GPUs, and within the guarantee none but this.
+    // The owner is guaranteed one of two GPUs, and only this claim fits within that.
     w.submit_request(3, request("1", 7), None);
     assert!(w.machine.is_entitled(ClaimId(3)) && !w.machine.is_entitled(ClaimId(1)));
-    // At that hour the one that was asked for first comes first.
+    // From that hour on the first arrival goes first.
     w.send(Event::Minute(18 * 60));
     assert!(w.machine.is_entitled(ClaimId(1)) && !w.machine.is_entitled(ClaimId(3)));
 }
@@ -261,7 +261,7 @@ fn what_cannot_be_reclaimed_is_not_lent() {
         },
     );
     w.send(Event::Classes(classes));
-    // Two users, one GPU each.
+    // Two users are guaranteed one GPU each.
     w.submit_request(1, request("0.25", 8), None);
     let server = |uid| Request {
         class: Class::Inference,
@@ -383,8 +383,8 @@ fn asks(most: usize, leased: bool) -> impl Strategy<Value = Vec<Wanted>> {
     prop::collection::vec(ask, 0..most)
 }
 
-/// Plays claims; those with an id below 100 belong to a user who is guaranteed everything, the others to one
-/// who borrows. Leases end when they end. Returns when each started, and who waited at `look` and was entitled.
+/// Plays claims; those with ids below 100 belong to a user who is guaranteed everything, the others to a borrower.
+/// Claims end with their leases. Returns when each started, and which entitled claims waited at `look`.
 fn play(asks: &[(u64, Wanted)], look: u64) -> (BTreeMap<u64, u64>, Vec<u64>) {
     let mut w = World::new(&[24, 24, 24]);
     let owner = QuotaParty::User("owner".into());
@@ -445,15 +445,15 @@ fn play(asks: &[(u64, Wanted)], look: u64) -> (BTreeMap<u64, u64>, Vec<u64>) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
-    /// The entitled claims start when they would start if nobody had come after them: whoever is let past ends
-    /// in time. Claims of several GPUs included.
+    /// Entitled claims start as if no claims had come after them: claims that overtake them end in time. Includes
+    /// claims of several GPUs.
     #[test]
     fn backfill_never_delays_an_entitled_claim(owner in asks(7, true), others in asks(12, false)) {
-        // Numbers ascend in time.
+        // Ids ascend with arrival.
         let mut owner = owner;
         owner.sort_by_key(|a| a.at_s);
         let mine: Vec<(u64, Wanted)> = owner.into_iter().enumerate().map(|(i, a)| (i as u64 + 1, a)).collect();
-        // The borrower comes after all of them.
+        // The borrower's claims come last.
         let last = mine.iter().map(|(_, a)| a.at_s).max().unwrap_or(0);
         let mut others = others;
         others.sort_by_key(|a| a.at_s);

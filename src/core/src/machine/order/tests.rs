@@ -45,7 +45,7 @@ fn among_borrowers_goes_first_who_had_less_lately() {
     let mut w = World::new(&[24]);
     ask(&mut w, 1, "1", 7);
     w.now = Duration::from_secs(2 * 3600);
-    // Both want more than their half.
+    // Both owners want more than their half.
     ask(&mut w, 2, "1", 7);
     ask(&mut w, 3, "1", 8);
     assert!(w.machine.past(7) > 3600.0 / 2.0);
@@ -60,7 +60,7 @@ fn nobody_waits_for_ever() {
     ask(&mut w, 1, "1", 7);
     ask(&mut w, 2, "1", 7);
     let mut next = 3;
-    // Others, each within a guarantee, keep coming.
+    // Claims within a guarantee keep coming.
     while w.granted(2).is_none() {
         assert!(w.now < AWAY + Duration::from_secs(7200), "it starves");
         w.now += Duration::from_secs(600);
@@ -69,7 +69,7 @@ fn nobody_waits_for_ever() {
         gone(&mut w, held[0]);
         next += 1;
     }
-    // From nobody can anything be taken, and nobody knows when they end: nothing is kept idle by guesses before.
+    // Nothing can be taken and no end is known: until then no guess keeps room idle.
     assert!(w.now >= AWAY);
 }
 
@@ -81,7 +81,7 @@ fn room_is_kept_only_where_and_while_it_is_known_when_the_first_starts() {
         let mut ends = request("0.5", 7);
         ends.lease = known.then_some(Duration::from_secs(600));
         w.submit_request(2, ends, None);
-        // The first waits for a whole one: GPU 1 is free in ten minutes, or nobody knows when.
+        // The first waits for a whole GPU: GPU 1 is free in ten minutes, or at an unknown time.
         ask(&mut w, 3, "1", 7);
         let at = known.then_some(Duration::from_secs(600));
         assert_eq!(w.machine.expected_start(ClaimId(3)), at);
@@ -120,7 +120,7 @@ fn an_entry_guarantees_more_than_an_equal_part_and_a_weight_counts() {
     ask(&mut w, 4, "1", 9);
     enter(&mut w, 5);
     ask(&mut w, 5, "0.5", 9);
-    // The project has 1.5 and claims it; the two others are guaranteed a quarter each.
+    // The project is guaranteed 1.5 and asks for all of it; the two others are guaranteed a quarter each.
     assert_eq!(waiting(&w.machine), [4, 5, 3]);
     assert!(w.machine.is_entitled(ClaimId(5)) && !w.machine.is_entitled(ClaimId(3)));
     gone(&mut w, 1);

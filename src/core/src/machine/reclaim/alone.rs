@@ -1,4 +1,4 @@
-//! Those who wait are told why others who would give way are left alone.
+//! Waiting users learn why claims that would give way are left alone.
 
 use super::super::lever::{Lever, Levers, Wish};
 use super::super::*;
@@ -7,7 +7,7 @@ use crate::claim::Class;
 use crate::class::{ByHour, Classes, Rules};
 use crate::units::Bytes;
 
-/// Project 1 has four GPUs and is guaranteed two; 3 and 4 borrow.
+/// Project 1 holds four GPUs and is guaranteed two; claims 3 and 4 borrow.
 fn borrowed() -> Bench {
     let mut b = projects();
     for id in 1..=4 {
@@ -16,7 +16,7 @@ fn borrowed() -> Bench {
     b
 }
 
-/// The claims left alone, as 11 is told.
+/// The claims left alone, as reported for claim 11.
 fn alone(b: &Bench) -> Vec<(u64, Alone)> {
     let left = b.w.machine.left_alone(b.w.now);
     let told = left.by(&b.w.machine, ClaimId(11));
@@ -103,7 +103,7 @@ fn what_was_put_off_and_what_the_host_has_no_room_for_is_told() {
     assert_eq!(alone(&b), [(3, short()), (4, short())]);
 }
 
-/// Claims of project 1 from which nothing can be taken.
+/// Makes claims of project 1 fixed: nothing can be taken from them.
 fn fix(b: &mut Bench, ids: &[u64]) {
     for id in ids {
         levers(b, *id, Err("it uses managed memory".to_owned()), false);
@@ -112,12 +112,12 @@ fn fix(b: &mut Bench, ids: &[u64]) {
 
 #[test]
 fn where_nothing_can_be_taken_from_the_youngest_an_older_one_of_its_owner_makes_room() {
-    // It may be ended and started anew, or be suspended; a class that is not preemptible is fixed as well.
+    // It may be ended and started anew, or suspended. A class that is not preemptible is fixed as well.
     for way in ["requeue", "suspend", "class"] {
         let mut b = borrowed();
         b.pass(s(100));
         if way == "class" {
-            // The older ones are of another class.
+            // The older ones have another class.
             let mut b = projects();
             for id in 1..=4 {
                 let younger = id > 2;
@@ -151,7 +151,7 @@ fn where_nothing_can_be_taken_from_the_youngest_an_older_one_of_its_owner_makes_
         assert_eq!(taken(&b), [(1, lever)]);
         b.pass(s(40));
         assert!(b.at(11).is_some(), "{way}");
-        // What is left to the owner is within the guarantee beside what cannot be taken: no more goes.
+        // The owner's remaining claims, with those from which nothing can be taken, are within the guarantee: all stay.
         b.claim(12, 1000, 2, Class::Batch, 5);
         b.pass(s(100));
         assert_eq!(b.at(12), None);
@@ -161,7 +161,7 @@ fn where_nothing_can_be_taken_from_the_youngest_an_older_one_of_its_owner_makes_
     }
 }
 
-/// What is planned for 11.
+/// Steps planned for claim 11.
 fn taken(b: &Bench) -> Vec<(u64, Lever)> {
     let plan = b.w.machine.plan_of(ClaimId(11));
     let steps = plan.into_iter().flat_map(|p| &p.steps);
@@ -178,7 +178,7 @@ fn the_oldest_keep_their_place_beside_one_that_is_fixed_and_of_the_unknown_nothi
     b.pass(s(40));
     assert!(b.at(11).is_some() && b.at(12).is_some());
     assert_eq!(b.parked(), [2, 3]);
-    // They come back to what nobody else is guaranteed; no claim of their own project makes room for them.
+    // They come back within what others do not need; no claim of their own project makes room for them.
     b.pass(s(300));
     assert!(b.at(1).is_some() && b.at(4).is_some());
     for id in [2, 3] {
@@ -236,7 +236,7 @@ fn who_had_more_memory_than_he_asked_for_comes_back_after_the_one_for_whom_he_we
         request.mem_limit = limit;
         request
     };
-    // User 2 has had more lately: by that alone they would come second.
+    // User 2 has used more lately, which alone would put them second.
     b.submit(1, ask(1000, 2, None), 2);
     b.pass(s(2000));
     b.send(Event::Gone { id: ClaimId(1) });

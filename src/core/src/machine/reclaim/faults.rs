@@ -1,5 +1,5 @@
-//! Each action that the service carries out, with each way in which it may not work, and the service killed before the
-//! action is written down, before it is carried out, before that is told, and after: nothing is lost.
+//! Every action of the service, with every way in which it can fail. The service is killed before the action is
+//! journaled, before it is carried out, before that is reported, and after: nothing is lost.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,15 +17,14 @@ type Checked = Result<(), TestCaseError>;
 /// How one action comes about.
 struct Scene {
     name: &'static str,
-    /// What is there before.
+    /// The state before.
     start: fn() -> Bench,
-    /// What makes the machine act; none where it is time that passes.
+    /// What triggers the action; `None` if time does.
     cause: Option<fn(&mut Bench)>,
     is: fn(&Action) -> bool,
 }
 
-/// When the service is killed, and whether what it knows beside where claims are was written down last before the
-/// machine decided (`stale`) or after.
+/// When the service is killed, and whether its saved state is from before (`stale`) or after the machine's decision.
 #[derive(Clone, Copy, Debug)]
 enum Killed {
     Never,
@@ -55,7 +54,7 @@ pub(super) const OUTCOMES: [Option<Failure>; 6] = [
     Some(Failure::Lost),
 ];
 
-/// The moment before a decision, and the one after it.
+/// The moments before and after a decision.
 struct Moment {
     before: Bench,
     after: Bench,
@@ -112,23 +111,22 @@ fn moment(scene: &Scene) -> Moment {
     panic!("{}: the expected action never came", scene.name);
 }
 
-/// One fault.
 struct Trial<'a> {
     m: &'a Moment,
     b: Bench,
     outcome: Option<Failure>,
     asked: BTreeMap<ClaimId, Request>,
-    /// The machine has not heard where it is.
+    /// A claim whose place the machine does not know yet.
     hidden: Option<ClaimId>,
-    /// Ended by the fault itself.
+    /// Claims that the fault itself ended.
     over: BTreeSet<ClaimId>,
     ran: BTreeSet<ClaimId>,
-    /// Of those that were ended to be queued again so many are.
+    /// Number of claims that were ended to be queued again.
     again: usize,
 }
 
 impl Trial<'_> {
-    /// The action is done, or is not.
+    /// Carries out the action, or fails to.
     fn carry(&mut self) {
         self.hidden = Some(self.m.id);
         let id = self.m.id;
@@ -148,7 +146,7 @@ impl Trial<'_> {
         }
     }
 
-    /// The machine hears of it.
+    /// Reports the result to the machine.
     fn tell(&mut self) {
         let id = self.m.id;
         self.hidden = None;
@@ -162,7 +160,7 @@ impl Trial<'_> {
                 };
                 Event::Levers { id, levers }
             }
-            // The caller is told that it did not work.
+            // The caller learns that it failed.
             (Action::Grant { .. }, Some(_)) => {
                 self.over.insert(id);
                 Event::Gone { id }
@@ -191,7 +189,7 @@ impl Trial<'_> {
         self.b.send(event);
     }
 
-    /// The service is started anew, and those who wait ask again.
+    /// Restarts the service; waiting clients ask again.
     fn restart(&mut self, memory: Memory) {
         self.b.w = restarted_with(&self.b.w, memory);
         for (id, request) in self.asked.iter().rev() {
@@ -206,7 +204,7 @@ impl Trial<'_> {
         }
     }
 
-    /// A process that died is seen to be gone.
+    /// A dead process is found gone.
     fn see_the_dead(&mut self) {
         if self.outcome == Some(Failure::Lost) {
             self.over.insert(self.m.id);
@@ -230,7 +228,7 @@ impl Trial<'_> {
         self.look()
     }
 
-    /// What holds at any time.
+    /// Checks what must hold at any time.
     fn look(&self) -> Checked {
         let b = &self.b;
         let machine = &b.w.machine;
@@ -266,7 +264,7 @@ impl Trial<'_> {
         Ok(())
     }
 
-    /// What was begun is done, each runs or waits, and all have their turn.
+    /// Completes what was begun: each claim runs or waits, and all get their turn.
     fn end(&mut self) -> Checked {
         for _ in 0..25 {
             self.pass(1)?;
@@ -326,7 +324,7 @@ fn trial(scene: &Scene, m: &Moment, outcome: Option<Failure>, killed: Killed) ->
     };
     let known = |b: &Bench| b.w.machine.memory();
     let before_or_after = |stale| known(if stale { &m.before } else { &m.after });
-    // That it is written down is all that a resize needs: else it is undone before anything else is decided.
+    // A resize needs only to be journaled: else it is undone before the next decision.
     if let (Action::Resize { .. }, Some(cause)) = (&m.action, scene.cause)
         && outcome.is_some_and(|f| f != Failure::Lost)
     {
@@ -350,7 +348,7 @@ fn trial(scene: &Scene, m: &Moment, outcome: Option<Failure>, killed: Killed) ->
             t.b = m.before.clone();
             t.hidden = None;
             t.restart(known(&m.before));
-            // The one who wanted it asks again; then the same may fail.
+            // The user asks again; then the same may fail.
             t.b.failing.extend(outcome);
             if let Some(cause) = scene.cause {
                 cause(&mut t.b);
@@ -382,7 +380,7 @@ fn trial(scene: &Scene, m: &Moment, outcome: Option<Failure>, killed: Killed) ->
     t.end()
 }
 
-/// Every scene with every outcome, killed at every point.
+/// Plays every scene with every outcome, killed at every point.
 fn nothing_is_lost(scenes: &[Scene]) {
     let mut wrong = Vec::new();
     for scene in scenes {

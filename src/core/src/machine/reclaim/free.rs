@@ -1,4 +1,4 @@
-//! What somebody could claim now beside what becomes of claims of that size, in every state of random histories.
+//! Compares what a user could claim now with what happens to claims of that size, in every state of random histories.
 
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
@@ -10,7 +10,7 @@ use super::tests::s;
 use crate::claim::Class;
 use crate::quota::{Party, Quota};
 
-/// A caller of whom the history knows much or nothing.
+/// A caller whose parties and past use may or may not occur in the history.
 fn callers() -> impl Strategy<Value = Caller> {
     let class = prop::sample::select(vec![Class::Interactive, Class::Batch, Class::Inference]);
     let lease = prop::option::weighted(0.3, 20u64..400);
@@ -30,10 +30,9 @@ fn callers() -> impl Strategy<Value = Caller> {
 }
 
 const NEW: ClaimId = BESIDE;
-/// Histories in which it was wrong once.
+/// Histories that once failed.
 const KNOWN: [u64; 6] = [336, 651, 1319, 2606, 4624, 7257];
 
-/// Whether a claim is granted at once.
 fn granted(p: &Play, caller: &Caller, of: &[usize], share: Share, count: u32) -> bool {
     let mut w = p.b.w.clone();
     w.send(Event::Parties {
@@ -84,7 +83,7 @@ fn agrees(p: &Play, caller: &Caller, larger: u32) -> Result<(), String> {
             ));
         }
     }
-    // Beside room that nobody holds it is said for whom it is, unless a rule of the caller's own is the cause.
+    // If room is free but not claimable, the answer names the claim it is planned for, unless a rule limits the caller.
     let mut copy = w.clone();
     copy.send(Event::Tick);
     for g in all {

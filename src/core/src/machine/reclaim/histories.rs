@@ -1,5 +1,5 @@
-//! Random histories: people who ask, leave, wish and resize, levers that fail, GPUs that are drained, services that
-//! are started anew. What must hold whatever happens is in `promises`.
+//! Random histories: claims that come, leave and are resized, wishes, levers that fail, drained GPUs, restarted
+//! services. The properties that must hold are in `promises`.
 
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
@@ -16,10 +16,10 @@ use crate::class::{ByHour, Classes, Rules};
 use crate::ledger::Admission;
 use crate::units::Bytes;
 
-/// From this number on claims are none of a history.
+/// Numbers from here on are not part of a history.
 pub(super) const BESIDE: ClaimId = ClaimId(1_000_000);
 
-/// Something that happens.
+/// A step of a history.
 #[derive(Clone, Debug)]
 pub(super) enum Do {
     Claim(Claim),
@@ -41,7 +41,6 @@ pub(super) enum Do {
     Restart,
 }
 
-/// A claim of a history.
 #[derive(Clone, Debug)]
 pub(super) struct Claim {
     pub(super) tenths: u32,
@@ -58,7 +57,7 @@ pub(super) struct Claim {
 }
 
 impl Claim {
-    /// What it asks for, and the GiB that it uses.
+    /// Its request, and the GiB that it uses.
     fn asks(&self) -> (Request, u64) {
         let of = if self.gpus > 1 {
             2000
@@ -113,12 +112,12 @@ fn claim() -> impl Strategy<Value = Do> {
     )
 }
 
-/// A history, with restarts in it so often.
+/// A history; `restarts` is the relative frequency of restarts.
 pub(super) fn history(restarts: u32) -> impl Strategy<Value = Vec<Do>> {
     prop::collection::vec(step(restarts), 1..40)
 }
 
-/// The same with GPUs about which not the queue decides.
+/// The same with GPUs that the queue does not decide about.
 pub(super) fn admissions() -> impl Strategy<Value = Vec<Do>> {
     let by = prop::sample::select(vec![
         Admission::Queue,
@@ -167,13 +166,13 @@ fn step(restarts: u32) -> impl Strategy<Value = Do> {
     ]
 }
 
-/// A number from outside, else this one.
+/// A number from the environment, or else this one.
 pub(super) fn number(name: &str, otherwise: u64) -> u64 {
     let text = std::env::var(name).ok();
     text.and_then(|t| t.parse().ok()).unwrap_or(otherwise)
 }
 
-/// The history of a seed, and what draws more for it.
+/// The history of a seed, and the generator for further draws.
 pub(super) fn history_of(seed: u64) -> (Vec<Do>, TestRunner) {
     let mut bytes = [0; 32];
     bytes[..8].copy_from_slice(&seed.to_le_bytes());
@@ -183,7 +182,7 @@ pub(super) fn history_of(seed: u64) -> (Vec<Do>, TestRunner) {
     (steps.current(), runner)
 }
 
-/// Minimum run times that differ, so that it is seen whose is kept.
+/// Minimum run times that differ by class, so that mix-ups show.
 fn classes() -> Classes {
     let min_run = |class, seconds| {
         let always = Rules {
@@ -202,14 +201,14 @@ fn classes() -> Classes {
     classes
 }
 
-/// A machine of three GPUs in the middle of a history.
+/// A machine with three GPUs in the middle of a history.
 #[derive(Clone)]
 pub(super) struct Play {
     pub(super) b: Bench,
     next: u64,
-    /// What was asked for, to be asked again by those who are queued again.
+    /// Requests, to be submitted again when claims are queued again.
     asked: BTreeMap<ClaimId, (Request, u64)>,
-    /// What persons asked for themselves: not taken for others.
+    /// Claims on which their owners acted: not counted as taken for others.
     pub(super) own: Vec<ClaimId>,
     seen: usize,
 }
@@ -247,10 +246,10 @@ impl Play {
         self.b.submit_for(id.0, request, gib, patience.map(s));
     }
 
-    /// One step; what the machine does at once is done.
+    /// Plays one step and carries out the machine's immediate actions.
     pub(super) fn step(&mut self, step: &Do) {
         let b = &mut self.b;
-        // Those that a test has put in beside are no part of the history.
+        // Claims that a test has added are not part of the history.
         let ids = b.w.machine.holdings().into_keys();
         let ids: Vec<ClaimId> = ids.filter(|id| *id < BESIDE).collect();
         let nth = |i: usize| ids.get(i).copied();
@@ -369,13 +368,12 @@ impl Play {
         self.queue_again();
     }
 
-    /// A second passes.
     pub(super) fn second(&mut self) {
         self.b.pass(s(1));
         self.queue_again();
     }
 
-    /// A claim that was ended so asks again, as its command's parent does.
+    /// A claim that was ended to be queued again is submitted anew, as its command's parent does.
     fn queue_again(&mut self) {
         while self.seen < self.b.ended.len() {
             let (id, again) = self.b.ended[self.seen];
@@ -386,7 +384,7 @@ impl Play {
         }
     }
 
-    /// Everybody leaves after a while, and nobody stays parked by the owner's will: true if all had their turn.
+    /// All claims end after a while, and claims parked by their owners are restored: true if all had their turn.
     pub(super) fn end(
         &mut self,
         mut look: impl FnMut(&mut Self) -> Result<(), TestCaseError>,
@@ -417,7 +415,7 @@ impl Play {
                             self.b.send(Event::Gone { id });
                         }
                     }
-                    // What was taken for others comes back by itself.
+                    // Claims parked for others come back by themselves.
                     Phase::Offloaded(parked) if parked.by == lever::ParkedBy::Person => {
                         self.b.send(Event::Wish {
                             id,
@@ -444,12 +442,12 @@ impl Play {
     }
 }
 
-/// The same claims at the same places, found again by a machine that is started anew, as the service does it.
+/// A new machine that has found all claims again where they were, as the service does it.
 pub(super) fn restarted(w: &World) -> World {
     restarted_with(w, w.machine.memory())
 }
 
-/// The same where what was written down last beside the claims is this.
+/// The same with this saved state.
 pub(super) fn restarted_with(w: &World, memory: Memory) -> World {
     let (old, mut new) = (&w.machine, w.clone());
     let gpus = 0..old.ledger().gpus().len();
@@ -460,7 +458,7 @@ pub(super) fn restarted_with(w: &World, memory: Memory) -> World {
     new.send(Event::Reclaim(old.reclaim.rules.clone()));
     new.send(Event::HostRam(old.reclaim.host_ram));
     for (id, holding) in old.holdings() {
-        // Of what was asked for the journal has what is held.
+        // In the journal, the request's SMs are those that the claim holds.
         let request = old.request_of(id).map(|asked| {
             let first = holding.slices().first();
             let sm = first.map_or(asked.sm, |s| Some(s.sm));
@@ -470,7 +468,7 @@ pub(super) fn restarted_with(w: &World, memory: Memory) -> World {
                 ..asked.clone()
             })
         });
-        // Written down when it last changed: before it stood still.
+        // Written when it last changed: before it stood still.
         let ends = old.claims.get(id).and_then(|c| c.ends);
         new.machine.step(
             new.now,
@@ -497,7 +495,7 @@ pub(super) fn restarted_with(w: &World, memory: Memory) -> World {
     new
 }
 
-/// Those who wait ask again with their numbers, the last one first if so wished.
+/// Waiting clients return with their numbers, in reverse order if `last_first`.
 pub(super) fn come_back(b: &mut Bench, last_first: bool) {
     let machine = &b.w.machine;
     let absent = machine.queue.iter().filter(|w| w.absent.is_some());

@@ -1,4 +1,4 @@
-//! What somebody waits for a notebook that idles: with the rules that hold where nobody has written others.
+//! How long a user waits for an idle notebook under the default rules.
 
 use super::super::lever::{Lever, Levers};
 use super::super::*;
@@ -8,12 +8,12 @@ use crate::claim::Class;
 use crate::units::Bytes;
 
 const NOTEBOOK: Class = Class::Interactive;
-/// Out of the box (`[idle] detach`); the service counts it, and tells the core when it is over.
+/// Default of `[idle] detach`; the service measures it and tells the core.
 const OFFLOAD: Duration = Duration::from_secs(30 * 60);
-/// What a lever takes in these tests, and what passes until the next look.
+/// Time for a lever in these tests, and until the next look.
 const SECONDS: Duration = Duration::from_secs(3);
 
-/// Two notebooks on one GPU of 24 GiB, of one user: nobody takes anything from them but for idleness.
+/// Two notebooks of one user on a GPU of 24 GiB: only idleness takes anything from them.
 fn two() -> Bench {
     two_of([1, 1])
 }
@@ -45,7 +45,7 @@ fn third(b: &mut Bench, id: u64) {
     b.claim(id, 500, 1, Class::Batch, 8);
 }
 
-/// For how long it waits from now on.
+/// How long it waits from now on.
 fn waits(b: &mut Bench, id: u64) -> Duration {
     let begun = b.w.now;
     while b.at(id).is_none() {
@@ -55,7 +55,7 @@ fn waits(b: &mut Bench, id: u64) -> Duration {
     b.w.now - begun
 }
 
-/// For which moments its offloading was announced.
+/// Times for which its offload was announced.
 fn announced(b: &Bench, of: u64) -> Vec<Now> {
     let told = b.w.log.iter().filter_map(|a| match a {
         Action::Announce {
@@ -97,7 +97,7 @@ fn who_comes_when_it_has_idled_for_too_long_already_waits_for_the_countdown_alon
         let waited = waits(&mut b, 3);
         assert!(waited <= countdown + SECONDS, "{longer:?}: {waited:?}");
     }
-    // Also in the place of one that came back to its GPU and idles again.
+    // Even instead of one that came back to its GPU and is idle again.
     let mut b = two();
     b.pass(OFFLOAD);
     idles(&mut b, 1, true);
@@ -123,7 +123,7 @@ fn the_countdown_does_not_begin_anew_whoever_comes_or_goes_meanwhile() {
     third(&mut b, 3);
     let due = b.w.now + countdown;
     b.pass(s(5));
-    // Others wait behind, one with a claim that has no place here; what is known of the other notebook changes.
+    // More claims queue behind, one of them without a place here, and facts about the other notebook change.
     third(&mut b, 4);
     b.claim(5, 1000, 1, Class::Batch, 8);
     b.pass(s(5));
@@ -131,7 +131,7 @@ fn the_countdown_does_not_begin_anew_whoever_comes_or_goes_meanwhile() {
     b.w.used.insert((ClaimId(2), 0), Bytes::gib(9));
     b.pass(s(5));
     b.send(Event::Gone { id: ClaimId(5) });
-    // It is interrupted: the one behind takes over what was announced.
+    // It is interrupted: the next claim takes over the announcement.
     b.send(Event::Gone { id: ClaimId(3) });
     assert_eq!(announced(&b, 1), [due], "told once");
     let retracted = |a: &Action| matches!(a, Action::Retract { .. });
@@ -159,7 +159,7 @@ fn nobody_makes_room_for_a_notebook_whose_calls_wait_no_longer() {
     idles(&mut b, 1, true);
     third(&mut b, 3);
     waits(&mut b, 3);
-    // Its next cell wants the GPU of the third, which idles by now, and is interrupted in the countdown.
+    // Its next cell wants the GPU of the third, which is idle by now, and is interrupted during the countdown.
     b.pass(s(60));
     idles(&mut b, 3, true);
     let (id, before) = (ClaimId(1), b.w.log.len());
@@ -171,7 +171,7 @@ fn nobody_makes_room_for_a_notebook_whose_calls_wait_no_longer() {
     assert!(b.w.log[before..].iter().any(retracted));
     b.pass(s(600));
     assert!(b.at(3).is_some() && b.at(1).is_none());
-    // The one after that finds it where it was.
+    // The cell after that still finds the third idle.
     b.send(Event::Wanted { id });
     let waited = waits(&mut b, 1);
     assert!(
@@ -180,7 +180,7 @@ fn nobody_makes_room_for_a_notebook_whose_calls_wait_no_longer() {
     );
 }
 
-/// Two who have half a GPU each have more than a third of it, which everybody is guaranteed when a third person comes.
+/// Two users with half a GPU each hold more than the third that each is guaranteed when a third user comes.
 #[test]
 fn somebody_within_his_part_waits_for_the_minimum_run_of_others_and_not_for_idleness() {
     let rules = ReclaimRules::default();

@@ -1,4 +1,4 @@
-//! What holds whatever happens, each by its name, over the random histories of `histories`.
+//! Promises that hold in all random histories of `histories`, each with a name.
 
 use std::collections::BTreeMap;
 
@@ -19,42 +19,43 @@ use crate::units::Bytes;
 
 type Checked = Result<(), TestCaseError>;
 
-/// What is watched beside the machine's own word.
+/// Observations that do not rely on the machine's own state.
 #[derive(Default)]
 struct Watch {
     seen: usize,
     /// Where a claim's bytes are, and since when.
     since: BTreeMap<ClaimId, (Option<Vec<usize>>, Now)>,
-    /// What was told, and for when.
+    /// Announced levers, and for when.
     told: BTreeMap<ClaimId, (Lever, Now)>,
-    /// What users held a moment ago, the part of each, and whose claims use more memory than they asked for.
+    /// Holdings before the last decision.
     before: Held,
 }
 
-/// How much each claim holds.
+/// What each user holds, each user's guarantee, and for each claim its owner and whether it uses more memory than
+/// requested.
 #[derive(Default)]
 struct Held {
     own: BTreeMap<u32, f64>,
     part: f64,
     claims: BTreeMap<ClaimId, (u32, bool)>,
-    /// How much each claim waits for, and where it comes among the claims of its owner.
+    /// Sizes of waiting claims, and their ranks among the claims of their owners.
     waits: Vec<(Rank, u32, f64)>,
 }
 
-/// Something that was decided, and what was known of it beside.
+/// An action, and what was known about it.
 struct Deed<'a> {
     action: &'a Action,
     id: ClaimId,
     /// Its own owner wanted it.
     own: bool,
-    /// What was told of it, and for when.
+    /// What was announced for the claim, and for when.
     told: Option<(Lever, Now)>,
-    /// For how long it had run where it is.
+    /// How long the claim had run in its place.
     ran: Duration,
 }
 
 impl Watch {
-    /// Looks at what was decided since the last time.
+    /// Checks the actions since the last call.
     fn look(
         &mut self,
         play: &mut Play,
@@ -82,7 +83,7 @@ impl Watch {
                     if let Some(i) = own {
                         play.own.remove(i);
                     }
-                    // Giving back is no harm.
+                    // Giving back does no harm.
                     let gives = matches!(action, Action::Share { .. });
                     if gives && !matches!(self.told.get(id), Some((Lever::Share, _))) {
                         continue;
@@ -114,7 +115,7 @@ impl Watch {
     }
 }
 
-/// Of an owner's claims the smaller comes first.
+/// The smaller rank of an owner's claims comes first.
 type Rank = (std::cmp::Reverse<u16>, u8, ClaimId);
 
 fn rank(machine: &Machine, id: ClaimId, r: &Request) -> Rank {
@@ -122,7 +123,7 @@ fn rank(machine: &Machine, id: ClaimId, r: &Request) -> Rank {
     (std::cmp::Reverse(priority), machine.level_of(id), id)
 }
 
-/// How much each claim holds now, by the ledger alone.
+/// Sizes of all claims now, from the ledger alone.
 fn held(b: &Bench) -> Held {
     let machine = &b.w.machine;
     let size = |s: &Slice| (s.mem.0 as f64 / Bytes::gib(24).0 as f64).max(s.sm.as_f64());
@@ -159,7 +160,7 @@ fn held(b: &Bench) -> Held {
     held
 }
 
-/// Plays a history and looks after every step and every second.
+/// Plays a history and checks after every step and every second.
 fn play(
     steps: &[Do],
     kill: bool,
@@ -194,7 +195,7 @@ fn whatever(_: &Play) -> Checked {
     Ok(())
 }
 
-/// Each GPU holds what is on it: by the machine's word (looked at after every event) and in truth.
+/// No GPU is overfull, in the machine's state (also checked after every event) and in truth.
 fn within_the_allocatable(play: &Play) -> Checked {
     fits(&play.b)
 }
@@ -212,8 +213,8 @@ pub(super) fn fits(b: &Bench) -> Checked {
     Ok(())
 }
 
-/// No claim within a guarantee is sent away for one that is not, whatever else is in the plan. A claim that uses more
-/// memory than it asked for borrows that, and one that has run nothing for long is offloaded until it does.
+/// No claim within a guarantee is parked or ended for a claim that is not, whatever else the plan has. Memory used
+/// above the request is borrowed, and an idle claim may be offloaded until it works again.
 fn no_entitled_claim_goes(deed: &Deed<'_>, watch: &Watch, play: &Play) -> Checked {
     let gone = match deed.action {
         Action::Park { by, .. } => *by != ParkedBy::Idle && !deed.own,
@@ -229,8 +230,8 @@ fn no_entitled_claim_goes(deed: &Deed<'_>, watch: &Watch, play: &Play) -> Checke
     let Some((uid, over)) = known.claims.get(&deed.id).copied().filter(|_| gone) else {
         return Ok(());
     };
-    // Those that had less, or came before it, come first in the guarantee, whether they have their place or wait for
-    // it. Others of the same owner may have ended in the moment after the deed.
+    // The owner's claims of better rank come first in the guarantee, whether they run or wait. Other claims of the
+    // owner may have ended just after the action.
     let machine = &play.b.w.machine;
     let asked = machine.request_of(deed.id);
     let own_rank = asked.map(|r| rank(machine, deed.id, r));
@@ -257,7 +258,7 @@ fn no_entitled_claim_goes(deed: &Deed<'_>, watch: &Watch, play: &Play) -> Checke
     Ok(())
 }
 
-/// Nothing is done that was not announced, with its countdown, and what was announced is not undone in secret.
+/// Levers are announced with their countdown before use, and cancelled announcements are reported.
 fn announced(deed: &Deed<'_>, _: &Watch, play: &Play) -> Checked {
     if deed.own {
         return Ok(());
@@ -275,7 +276,7 @@ fn announced(deed: &Deed<'_>, _: &Watch, play: &Play) -> Checked {
         deed.action
     );
     let as_told = match deed.action {
-        // Of several that change places one waits in the host.
+        // Of several claims that change places, one waits in the host.
         Action::Park { .. } => matches!(lever, Lever::Offload | Lever::Suspend | Lever::Move),
         Action::Move { .. } => lever == Lever::Move,
         Action::Kill { .. } => lever == Lever::Kill,
@@ -291,7 +292,7 @@ fn announced(deed: &Deed<'_>, _: &Watch, play: &Play) -> Checked {
     Ok(())
 }
 
-/// Each has run for what its class says before anything is taken from it for others.
+/// Before anything is taken from a claim for others, it has reached the minimum run time of its class.
 fn ran_for_the_minimum(deed: &Deed<'_>, _: &Watch, play: &Play) -> Checked {
     let Some(request) = play.b.w.machine.request_of(deed.id) else {
         return Ok(());
@@ -311,7 +312,7 @@ fn on_one_side(play: &Play) -> Checked {
     lie_where_it_says(&play.b, None)
 }
 
-/// The same but for a claim of which the machine has not heard yet.
+/// The same, except for a claim of which the machine has not heard yet.
 pub(super) fn lie_where_it_says(b: &Bench, but: Option<ClaimId>) -> Checked {
     for (id, holding) in b.w.machine.holdings() {
         let Some((_, truth)) = b.bytes.get(&id).filter(|_| Some(id) != but) else {
@@ -327,8 +328,8 @@ pub(super) fn lie_where_it_says(b: &Bench, but: Option<ClaimId>) -> Checked {
     Ok(())
 }
 
-/// No claim waits that may start where none waits before it; and the first of all waits only if no move of those
-/// that may be moved would let it in, by a search with a budget of its own.
+/// No claim waits that could start if none waited before it. The head of the queue waits only if no moves would make
+/// room for it, by a search with its own budget.
 fn no_capacity_stays_idle(play: &Play) -> Checked {
     let b = &play.b;
     let machine = &b.w.machine;
@@ -347,7 +348,7 @@ fn no_capacity_stays_idle(play: &Play) -> Checked {
         if !machine.rests(b.w.now, *id) {
             let found = place::best_fit(machine.ledger(), request, &kept);
             prop_assert!(found.is_none(), "{id} could start at {found:?}");
-            // What ends before others could make room is waited for.
+            // The machine waits for claims that end before levers could make room.
             let soon = b.w.now + machine.reclaim.rules.countdown;
             let soon = waiting.expected.is_some_and(|at| at <= soon);
             if place == 0 && !(soon && machine.is_reserved(*id)) {
@@ -387,7 +388,7 @@ fn no_capacity_stays_idle(play: &Play) -> Checked {
     Ok(())
 }
 
-/// What moving a claim costs, where the rules let it be moved now.
+/// Cost of moving a claim, if the rules allow a move now.
 fn movable(machine: &Machine, now: Now, id: ClaimId, slices: &[Slice]) -> Leaves {
     let granted = machine.claims.get(id);
     let bytes = slices
@@ -407,7 +408,7 @@ fn movable(machine: &Machine, now: Now, id: ClaimId, slices: &[Slice]) -> Leaves
     }
 }
 
-/// What a machine has decided, for comparison: who is where, who waits in which order, what is announced.
+/// The machine's state for comparison: places, order of the queue, announcements.
 fn state_of(machine: &Machine) -> String {
     let queue: Vec<_> = machine
         .queue
@@ -432,7 +433,6 @@ fn state_of(machine: &Machine) -> String {
     )
 }
 
-/// Both machines are in the same state.
 fn same(a: &Play, b: &Play) -> Checked {
     let (one, other) = (state_of(&a.b.w.machine), state_of(&b.b.w.machine));
     for (one, other) in one.lines().zip(other.lines()) {
@@ -441,8 +441,8 @@ fn same(a: &Play, b: &Play) -> Checked {
     Ok(())
 }
 
-/// The machine is started anew at a point of a history; both go on beside each other. Wishes to resize are given
-/// up in both: whoever waits for one asks again.
+/// Restarts the machine at a point of a history and continues both. Wishes to resize are dropped in both, because their
+/// clients ask again.
 fn restarts(steps: &[Do], at: usize) -> Checked {
     let mut one = Play::new(false);
     let mut other: Option<Play> = None;
@@ -481,7 +481,7 @@ fn restarts(steps: &[Do], at: usize) -> Checked {
     Ok(())
 }
 
-/// A part of the usual number of cases: each is some thousand decisions.
+/// A part of the usual number of cases: each makes some thousand decisions.
 fn some() -> ProptestConfig {
     let cases = ProptestConfig::default().cases / 8;
     ProptestConfig {
@@ -491,8 +491,8 @@ fn some() -> ProptestConfig {
     }
 }
 
-/// Nothing is done to a claim that is only counted, nor to one on GPUs about which not the queue decides; nobody is sent
-/// there, and of those who are counted the books know nothing.
+/// No lever is used on claims that are only counted, or on GPUs that the queue does not decide about. No claim moves
+/// there, and counted claims stay outside the ledger.
 fn only_where_the_queue_decides(deed: &Deed<'_>, _: &Watch, play: &Play) -> Checked {
     let ledger = play.b.w.machine.ledger();
     let queued = |gpus: &[usize]| {
@@ -525,7 +525,7 @@ fn only_where_the_queue_decides(deed: &Deed<'_>, _: &Watch, play: &Play) -> Chec
     Ok(())
 }
 
-/// Of those who are counted the books know nothing, and nobody new comes by the queue to where another scheduler decides.
+/// Counted claims stay outside the ledger, and the queue places no new claims on another scheduler's GPUs.
 fn the_books_are_apart(play: &Play) -> Checked {
     let machine = &play.b.w.machine;
     for (id, holding) in machine.holdings() {
@@ -602,7 +602,7 @@ proptest! {
     }
 }
 
-/// Time is in seconds here.
+/// Times are in seconds here.
 #[test]
 fn those_who_do_not_come_back_are_waited_for_only_so_long() {
     let mut b = Bench::new(1);
@@ -616,7 +616,7 @@ fn those_who_do_not_come_back_are_waited_for_only_so_long() {
         new.send(Event::Recall(Box::new(b.w.machine.memory())));
         new
     };
-    // The first has ended meanwhile, the second one's client too: the third keeps its place behind the second.
+    // The first has ended meanwhile, and the second one's client too: the third keeps its place behind the second.
     let request = b.w.machine.queue().nth(1).unwrap().1.clone();
     b.send(Event::Submit {
         id: ClaimId(3),
@@ -630,7 +630,7 @@ fn those_who_do_not_come_back_are_waited_for_only_so_long() {
     assert_eq!(b.w.machine.queue().count(), 0);
 }
 
-/// Found by the property: a service that is started anew tells which GPUs are drained, and nobody came or went by that.
+/// Found by the property: a restarted service repeats which GPUs are drained, and no claim came or left by that.
 #[test]
 fn a_restart_does_not_put_off_that_those_who_run_are_spread_again() {
     let claim = |gpus, movable| {
@@ -670,7 +670,7 @@ fn a_restart_does_not_put_off_that_those_who_run_are_spread_again() {
     assert!(plans.iter().any(|p| p.waiter.is_none()), "{plans:?}");
 }
 
-/// The same people come and go, once with others who are only counted: about the former the same is decided.
+/// The same claims come and go, once with additional claims that are only counted: the decisions are the same.
 #[test]
 fn those_who_are_counted_change_nothing_for_others() {
     let counted = |milli| {
@@ -695,7 +695,7 @@ fn those_who_are_counted_change_nothing_for_others() {
                 .submit_request(id, counted(300 + 100 * (n as u32 % 8)), None);
             let holding = both.b.w.machine.holding(ClaimId(id));
             assert!(matches!(holding.map(|h| h.phase), Some(Phase::Counted(_))));
-            // What it uses is told with the facts, and here it uses nothing.
+            // Its use comes with the facts, and here it uses nothing.
             both.b.w.log.pop();
             if let Some(id) = before.replace(ClaimId(id)).filter(|_| n % 3 == 2) {
                 both.b.w.send(Event::Gone { id });

@@ -1,5 +1,5 @@
-//! What happens while something is planned: GPUs that fall out, clocks that jump, owners and administrators who change
-//! their minds, and predictions that do not come true.
+//! Surprises during plans: GPUs that fail, clocks that jump, owners and administrators who change their minds, and
+//! predictions that prove wrong.
 
 use super::super::lever::{Lever, Levers, Wish};
 use super::super::tests::World;
@@ -8,7 +8,7 @@ use super::tests::{Bench, s};
 use crate::claim::Class;
 use crate::quota::{Party, Quota};
 
-/// Two claims of half a GPU each on two GPUs, one of which is to move for a whole one.
+/// Two claims of half a GPU each on two GPUs; one is to move so that a whole GPU becomes free.
 fn planned() -> Bench {
     let mut b = Bench::new(2);
     b.claim(1, 500, 1, Class::Interactive, 8);
@@ -24,7 +24,7 @@ fn planned() -> Bench {
     b
 }
 
-/// Each claim that waits runs in the end, and so do the others that can.
+/// All these claims run.
 fn all_run(b: &Bench, ids: &[u64]) -> bool {
     ids.iter().all(|id| b.at(*id).is_some())
 }
@@ -34,7 +34,7 @@ fn a_gpu_that_is_drained_or_sick_while_it_is_planned_is_not_waited_for() {
     for sick in [false, true] {
         let mut b = planned();
         let mut gpus = b.w.machine.ledger().gpus().to_vec();
-        // Claim 2 was to leave this one.
+        // Claim 2 was to leave this GPU.
         let out = b.at(2).expect("it runs")[0];
         let event = if sick {
             gpus[out].healthy = false;
@@ -56,7 +56,7 @@ fn a_gpu_that_is_drained_or_sick_while_it_is_planned_is_not_waited_for() {
             !b.w.machine.plan_of(ClaimId(3)).is_some_and(to),
             "sick: {sick}"
         );
-        // It works again: all have their places in the end.
+        // It works again: in the end all claims have a place.
         let event = if sick {
             gpus[out].healthy = true;
             Event::Gpus(gpus)
@@ -73,7 +73,7 @@ fn a_gpu_that_is_drained_or_sick_while_it_is_planned_is_not_waited_for() {
 #[test]
 fn a_machine_that_slept_goes_on_with_what_was_announced_and_owes_nobody_a_turn_for_it() {
     let mut b = planned();
-    // The lid is closed for a day: one step, not one for each second.
+    // The lid is closed for a day: time jumps in one step.
     b.w.now += s(24 * 3600);
     b.send(Event::Tick);
     b.pass(s(10));
@@ -97,7 +97,7 @@ fn a_clock_that_goes_back_stops_nothing() {
 
 #[test]
 fn an_owner_who_withdraws_in_mid_offload_leaves_the_room_to_the_others() {
-    // Either the claim that waits is withdrawn while another leaves for it, or the one that leaves ends.
+    // Either the waiting claim is withdrawn while another leaves for it, or the leaving claim ends.
     for (gone, runs) in [(2, [1, 1]), (1, [2, 2])] {
         let mut b = Bench::new(1);
         b.claim(1, 1000, 1, Class::Batch, 8);
@@ -172,7 +172,7 @@ fn a_guarantee_lowered_under_a_plan_withdraws_what_only_it_allowed() {
     assert!(told, "its owner hears that nothing is taken");
     b.pass(s(60));
     assert!(all_run(&b, &[1, 2]));
-    // The other way round it is announced anew, with a whole countdown.
+    // In the other direction it is announced anew, with a whole countdown.
     b.send(Event::Quotas(vec![guarantee(1, "1"), guarantee(2, "1")]));
     let plan = b.w.machine.plan_of(ClaimId(3)).expect("again");
     assert_eq!(plan.due, b.w.now + s(30));
@@ -227,7 +227,7 @@ fn a_predicted_end_that_passes_is_not_counted_on_any_more() {
         id: ClaimId(1),
         span: span(600),
     });
-    // Nothing can be taken from it, so its end is waited for.
+    // Nothing can be taken from it, so the plan is to wait for its end.
     let no = || Err("it uses managed memory".to_owned());
     let levers = Levers {
         park: no(),
@@ -267,7 +267,7 @@ fn a_predicted_end_that_passes_is_not_counted_on_any_more() {
 #[test]
 fn a_decision_that_is_made_again_at_once_decides_nothing_new() {
     let mut b = Bench::new(3);
-    // A reason may name claims that started behind it in the same decision: words only.
+    // A reason may name claims that started behind it in the same decision; only its text changes.
     let decides = |a: &Action| {
         !matches!(
             a,

@@ -1,4 +1,4 @@
-//! Claims that change places so that another can start: one of them waits in the host until the others have gone.
+//! Claims that change places so that another can start: one of them waits in the host until the others have moved.
 
 use std::collections::BTreeSet;
 
@@ -13,11 +13,11 @@ use crate::claim::Class;
 use crate::quota::{Party, Quota};
 use crate::units::Bytes;
 
-/// Thousandths of a GPU, and GiB that are used.
+/// Size in thousandths of a GPU, and GiB used.
 type Size = (u32, u64);
 
-/// GPUs of 24 GiB, on each one claim that stays and one that can be moved, all of one user who is guaranteed them.
-/// Those who stay are 1, 2 ..., the others 11, 12 ...
+/// GPUs of 24 GiB, each with a fixed and a movable claim, all of one user who is guaranteed them. The fixed claims are
+/// 1, 2 ..., the movable ones 11, 12 ...
 fn crossed(class: Class, on: &[(Size, Size)]) -> Bench {
     let sizes = on.iter().map(|((a, _), (b, _))| a + b);
     let all = Share::from_milli(sizes.sum::<u32>());
@@ -42,7 +42,7 @@ fn crossed(class: Class, on: &[(Size, Size)]) -> Bench {
             r.uid = 1;
             r.only_gpus = vec![u32::try_from(g).unwrap()];
             b.submit(id, r.clone(), gib);
-            // It may go elsewhere now that it is there.
+            // Now that it is placed it may move elsewhere.
             r.only_gpus.clear();
             r.movable = movable;
             let slices = b.w.machine.ledger().slices(ClaimId(id)).unwrap().to_vec();
@@ -70,12 +70,12 @@ fn crossed(class: Class, on: &[(Size, Size)]) -> Bench {
     b
 }
 
-/// Of two GPUs 0.3 and 0.1 are free; where 11 and 12 change places 0.4 of GPU 1 are.
+/// 0.3 and 0.1 of two GPUs are free. If 11 and 12 change places, 0.4 of GPU 1 are.
 fn two(class: Class) -> Bench {
     crossed(class, &[((400, 2), (300, 6)), ((300, 2), (600, 8))])
 }
 
-/// Of three GPUs 0.1, 0.1 and 0.05 are free; where the movable ones go round 0.25 of one are, and no two of them do.
+/// 0.1, 0.1 and 0.05 of three GPUs are free. If the movable claims rotate, 0.25 of one are; no two of them can swap.
 fn three(class: Class) -> Bench {
     let on = [
         ((500, 2), (400, 4)),
@@ -91,7 +91,7 @@ fn ask(b: &mut Bench, milli: u32) {
     b.claim(NEW, milli, 2, Class::Batch, 3);
 }
 
-/// Every second of so many: no claim is where it does not fit. Seconds that each claim was in the host.
+/// Checks every second that each claim fits where it is. Returns the seconds that each claim spent in the host.
 fn watched(b: &mut Bench, seconds: u64) -> BTreeMap<ClaimId, u64> {
     let mut hosted = BTreeMap::new();
     for _ in 0..seconds {
@@ -110,7 +110,7 @@ fn watched(b: &mut Bench, seconds: u64) -> BTreeMap<ClaimId, u64> {
     hosted
 }
 
-/// No claim is on its way, in the host, or waits.
+/// No claim moves, waits or is in the host.
 fn all_here(b: &Bench) {
     for (id, holding) in b.w.machine.holdings() {
         assert!(matches!(holding.phase, Phase::Granted), "{id}: {holding:?}");
@@ -126,7 +126,7 @@ fn parks(b: &Bench) -> usize {
     log.filter(|a| matches!(a, Action::Park { .. })).count()
 }
 
-/// The same whoever comes first in the queue: the one who waits, or those who change places.
+/// Checks both orders of the queue: the waiting claim first, or the claims that change places first.
 fn by_either(b: fn(Class) -> Bench, milli: u32, check: impl Fn(Bench)) {
     for class in [Class::Batch, Class::Interactive] {
         let mut b = b(class);
@@ -145,7 +145,7 @@ fn two_change_places_for_a_claim_that_waits() {
         assert_eq!(b.at(NEW), Some(vec![1]));
         assert_eq!((b.at(11), b.at(12)), (Some(vec![1]), Some(vec![0])));
         all_here(&b);
-        // One is in the host while the other moves (2 s) and while it comes back itself (2 s).
+        // One is in the host while the other moves (2 s) and while it is restored itself (2 s).
         assert_eq!(parks(&b), 1);
         assert_eq!(hosted.len(), 1, "{hosted:?}");
         assert!(hosted.values().all(|t| *t <= 5), "{hosted:?}");
@@ -161,7 +161,7 @@ fn three_go_round_for_a_claim_that_waits() {
         assert_eq!(at, [Some(vec![2]), Some(vec![0]), Some(vec![1])]);
         all_here(&b);
         assert_eq!(parks(&b), 1, "one is enough");
-        // Two move meanwhile, one after the other.
+        // Two claims move meanwhile, one after the other.
         assert!(hosted.values().all(|t| *t <= 8), "{hosted:?}");
     });
 }
@@ -187,7 +187,7 @@ fn whatever_fails_in_the_middle_all_have_a_place_in_the_end() {
                     watched(&mut b, 1);
                 }
                 assert!(failed && b.failing.is_empty());
-                // What was refused is tried again after ten minutes.
+                // A refused lever is tried again after ten minutes.
                 watched(&mut b, 1500);
                 assert!(b.at(NEW).is_some(), "{failure:?} of {nth}");
                 all_here(&b);
@@ -210,7 +210,7 @@ fn the_host_has_room_for_the_one_that_waits_and_the_one_that_moves() {
     }
 }
 
-/// Until the first of them lies in the host.
+/// Passes time until the first of them is in the host.
 fn until_parked(b: &mut Bench) {
     for _ in 0..60 {
         let mut all = b.w.machine.holdings().into_values();
@@ -237,7 +237,7 @@ fn who_waits_in_the_host_comes_back_where_the_waiting_claim_leaves() {
 fn nobody_starts_in_the_place_of_one_that_waits_in_the_host() {
     by_either(two, 400, |mut b| {
         until_parked(&mut b);
-        // It would fit where the parked one was, and had less.
+        // It would fit in the parked claim's place, and its owner has used less.
         b.claim(NEW + 1, 300, 3, Class::Interactive, 1);
         let hosted = watched(&mut b, 10);
         assert!(hosted.values().all(|t| *t <= 5), "{hosted:?}");
@@ -245,20 +245,20 @@ fn nobody_starts_in_the_place_of_one_that_waits_in_the_host() {
     });
 }
 
-/// A machine on which claims change places, and what is asked there.
+/// Name of a test machine on which claims change places, its constructor, and the size of the new claim.
 type Swap = (&'static str, fn(Class) -> Bench, u32);
 
 const SWAPS: [Swap; 2] = [("two", two, 400), ("three", three, 250)];
 
-/// Seconds after the request: the countdown ends after 30, all have their places by 44.
+/// Seconds after the request: the countdown ends after 30 s, and all have their places by 44 s.
 fn moments() -> impl Iterator<Item = u64> {
     [1, 15].into_iter().chain(28..=44)
 }
 
-/// In the end all who are left run, each where the machine says.
+/// In the end all remaining claims run, each where the machine says.
 fn all_run_in_the_end(b: &mut Bench) {
     watched(b, 60);
-    // What failed is tried again after ten minutes.
+    // A failed lever is tried again after ten minutes.
     for _ in 0..100 {
         let all = b.w.machine.holdings().into_values();
         let here = all.map(|h| matches!(h.phase, Phase::Granted));
@@ -274,8 +274,7 @@ fn all_run_in_the_end(b: &mut Bench) {
     }
 }
 
-/// The processes of a claim die. Where something is being done to it that is seen first, and so many seconds later that
-/// they are gone.
+/// The processes of a claim die. A lever in progress fails first; `later` seconds afterwards the claim is found gone.
 fn dies(b: &mut Bench, id: ClaimId, later: u64) {
     let pulled = b.underway.iter().any(|(_, a)| subject(a) == Some(id));
     if pulled {
@@ -354,8 +353,7 @@ fn a_service_started_anew_in_the_middle_goes_on_where_it_was() {
     }
 }
 
-/// What it knows beside where claims are was written down before its last decisions, and then something fails; or who
-/// waited does not ask again.
+/// The saved state is from before the last decisions, and then something fails or a waiting client does not return.
 #[test]
 fn whatever_it_knew_when_it_was_killed_all_have_a_place_in_the_end() {
     for (name, start, milli) in SWAPS {

@@ -1,4 +1,4 @@
-//! Taking back and giving back, in virtual time, against executors that take a while and may fail.
+//! Taking and giving back in virtual time, with levers that take a while and may fail.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -11,31 +11,30 @@ use crate::claim::Class;
 use crate::quota::{Party, Quota};
 use crate::units::Bytes;
 
-/// Seconds.
 pub(in super::super) const fn s(n: u64) -> Duration {
     Duration::from_secs(n)
 }
 
-/// A machine whose levers work, each after two seconds.
+/// A machine with working levers, each taking two seconds.
 #[derive(Clone)]
 pub(in super::super) struct Bench {
     pub(in super::super) w: World,
-    /// What is being done, and when it is answered.
+    /// Levers in progress, and when they are answered.
     pub(in super::super) underway: Vec<(Now, Action)>,
-    /// Truth: bytes of a claim, and where they are: GPUs, or none for the host.
+    /// Real bytes of a claim and where they are: on GPUs, or in the host (`None`).
     pub(in super::super) bytes: BTreeMap<ClaimId, (Bytes, Option<Vec<usize>>)>,
-    /// How the next answers fail.
+    /// Failures of the next answers.
     pub(in super::super) failing: Vec<Failure>,
     pub(in super::super) movable: bool,
-    /// Claims that said that they may be ended and queued again.
+    /// Claims that may be ended and queued again.
     pub(in super::super) requeue: BTreeSet<ClaimId>,
-    /// Claims that were ended for others, in order, and whether they are queued again.
+    /// Claims ended for others, in order, and whether each is queued again.
     pub(in super::super) ended: Vec<(ClaimId, bool)>,
-    /// Claims that died while a lever was pulled.
+    /// Claims that died during a lever.
     pub(in super::super) lost: BTreeSet<ClaimId>,
-    /// A claim that is ended takes its time as well.
+    /// Ending a claim takes time as well.
     pub(in super::super) slow: bool,
-    /// What claims use that are only counted.
+    /// Bytes of claims that are only counted.
     counted: BTreeMap<ClaimId, Vec<(usize, Bytes)>>,
     seen: usize,
 }
@@ -62,7 +61,7 @@ impl Bench {
         }
     }
 
-    /// Asks for a claim of this user; it uses `gib` from its grant on.
+    /// Submits a claim of this user; it uses `gib` once granted.
     pub(in super::super) fn claim(
         &mut self,
         id: u64,
@@ -80,7 +79,7 @@ impl Bench {
         self.submit_for(id, request, gib, None);
     }
 
-    /// The same by somebody who waits so long.
+    /// The same, with this patience.
     pub(in super::super) fn submit_for(
         &mut self,
         id: u64,
@@ -108,14 +107,14 @@ impl Bench {
         self.react();
     }
 
-    /// A claim that is only counted takes what it asked for, as far as that is there.
+    /// A claim that is only counted uses what it asked for, as far as there is room.
     fn uses_what_is_left(&mut self, id: ClaimId, slices: &[Slice]) {
         self.bytes.remove(&id);
         let ledger = self.w.machine.ledger();
         let left = |s: &Slice| {
             let held = ledger.held().flat_map(|(_, slices)| slices);
             let caps = held.filter(|h| h.gpu == s.gpu).map(|h| h.mem_cap.0).sum();
-            // What is on its way there has its room in what is taken.
+            // `mem_taken` includes the room of claims that move there.
             let taken = Bytes(caps).max(ledger.mem_taken(s.gpu));
             let all = ledger.gpus()[s.gpu].allocatable().unwrap_or_default();
             (s.gpu, all.saturating_sub(taken).min(s.mem))
@@ -133,7 +132,7 @@ impl Bench {
         self.w.send(Event::Gpus(gpus));
     }
 
-    /// Does what the machine says.
+    /// Carries out the machine's actions.
     fn react(&mut self) {
         while self.seen < self.w.log.len() {
             let action = self.w.log[self.seen].clone();
@@ -146,7 +145,7 @@ impl Bench {
                     ..
                 } => self.uses_what_is_left(*id, slices),
                 Action::Grant { id, slices, .. } => {
-                    // A part of what others have left is less than the same part of a GPU.
+                    // A part of the room that others left is less than the same part of a GPU.
                     let gpus = self.w.machine.ledger().gpus();
                     let left = slices.iter();
                     let left = left.filter(|s| gpus[s.gpu].unclaimed > Bytes::ZERO);
@@ -182,7 +181,6 @@ impl Bench {
         }
     }
 
-    /// A claim is ended for others.
     pub(in super::super) fn end(&mut self, action: &Action) {
         if let Some(id) = subject(action) {
             let again = matches!(action, Action::Requeue { .. });
@@ -191,7 +189,7 @@ impl Bench {
         }
     }
 
-    /// The bytes of a claim are on these GPUs.
+    /// Puts the bytes of a claim on these GPUs.
     pub(in super::super) fn place(&mut self, id: ClaimId, gpus: Vec<usize>) {
         self.w.used.retain(|(c, _), _| *c != id);
         if let Some((bytes, at)) = self.bytes.get_mut(&id) {
@@ -202,7 +200,7 @@ impl Bench {
         }
     }
 
-    /// Answers what is done by now.
+    /// Answers levers that are done by now.
     fn answer(&mut self) {
         let (done, still) = std::mem::take(&mut self.underway)
             .into_iter()
@@ -249,7 +247,7 @@ impl Bench {
         }
     }
 
-    /// Lets time pass, a second at a time.
+    /// Lets time pass in steps of a second.
     pub(in super::super) fn pass(&mut self, time: Duration) {
         let end = self.w.now + time;
         while self.w.now < end {
@@ -329,7 +327,7 @@ fn two_notebooks_are_spread_and_one_moves_beside_the_other_when_a_whole_gpu_is_c
             (b.at(1), b.at(2), b.at(3)),
             (Some(vec![0]), Some(vec![0]), Some(vec![1]))
         );
-        // Gone again: after a while the bursts return.
+        // After it has ended, the bursts return after a while.
         b.send(Event::Gone { id: ClaimId(3) });
         b.pass(s(59));
         assert_eq!(b.announced().len(), 1);
@@ -352,7 +350,7 @@ fn bursts_return_though_the_time_of_day_and_rules_are_told_again_and_again() {
     );
     b.pass(s(30));
     b.send(Event::Gone { id: ClaimId(3) });
-    // As the service does it: the minute before each of its ticks.
+    // As in the service: the minute comes before a tick.
     for second in 0..95u16 {
         if second % 60 == 20 {
             b.send(Event::Minute(600 + second / 60));
@@ -367,7 +365,7 @@ fn bursts_return_though_the_time_of_day_and_rules_are_told_again_and_again() {
     assert!(b.at(1) != b.at(2), "{:?} {:?}", b.at(1), b.at(2));
 }
 
-/// Two projects of users 1 and 2 with a quota of two GPUs each.
+/// Two projects, of users 1 and 2, with a guarantee of two GPUs each.
 pub(super) fn projects() -> Bench {
     let mut b = Bench::new(4);
     let party = |uid| Party::Project(format!("p{uid}"));
@@ -412,7 +410,7 @@ fn a_project_alone_has_all_gpus_and_gives_what_the_other_is_guaranteed() {
     b.pass(s(40));
     assert!(b.at(12).is_some());
     assert_eq!(b.parked(), [3, 4]);
-    // More than it is guaranteed is not taken for it.
+    // No more is taken for it than it is guaranteed.
     b.claim(13, 1000, 2, Class::Batch, 5);
     b.pass(s(300));
     assert_eq!((b.parked(), b.at(13)), (vec![3, 4], None));
@@ -623,7 +621,7 @@ fn a_borrower_that_can_only_be_requeued_is_ended_for_the_entitled() {
     b.pass(s(300));
     b.claim(11, 1000, 2, Class::Batch, 4);
     assert_eq!(b.announced(), [], "nothing can be done");
-    // Whatever is possible, nothing is taken from one that is left alone.
+    // A claim that is left alone is safe from all levers.
     let levers = Levers {
         left_alone: true,
         ..fixed(true)
@@ -633,7 +631,7 @@ fn a_borrower_that_can_only_be_requeued_is_ended_for_the_entitled() {
         levers,
     });
     assert_eq!(b.announced(), []);
-    // That one may be, is found out later.
+    // Later it turns out that levers may be used on it.
     let levers = fixed(true);
     b.send(Event::Levers {
         id: ClaimId(4),

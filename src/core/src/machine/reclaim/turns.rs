@@ -1,4 +1,4 @@
-//! Whose turn it is, and that what was promised holds.
+//! Turns of claims that have waited for long, and that promises hold.
 
 use super::super::lever::Lever;
 use super::super::tests::World;
@@ -10,7 +10,7 @@ use crate::quota::{Party, Quota};
 const MINUTE: u64 = 60;
 const HOUR: u64 = 60 * MINUTE;
 
-/// Until it runs: seconds.
+/// Seconds until it runs.
 fn waits(b: &mut Bench, id: u64, most: u64) -> u64 {
     for waited in 0..=most {
         if b.at(id).is_some() {
@@ -37,7 +37,7 @@ fn an_owners_short_claim_displaces_their_own_long_one_and_no_other_of_the_same_l
     assert_eq!(b.at(2), None, "neither has had ten minutes");
     assert!(waits(&mut b, 2, 2 * MINUTE) > 0);
     assert_eq!(b.parked(), [1]);
-    // Once both have had as much, whoever asked first goes first.
+    // After equal use the first arrival goes first.
     assert!(waits(&mut b, 1, 11 * MINUTE) > 9 * MINUTE);
     assert_eq!(b.parked(), [2]);
 }
@@ -84,7 +84,7 @@ fn room_that_was_announced_for_one_is_not_given_to_a_smaller_one_that_comes_firs
     assert_eq!(planned.steps[0].lever, Lever::Move);
     assert_eq!(planned.steps[0].id, ClaimId(2));
     b.pass(s(5));
-    // Of a class that goes first, and small enough for either GPU as they are now.
+    // Its class goes first, and it is small enough for either GPU as they are now.
     b.claim(4, 400, 4, Class::Interactive, 4);
     assert_eq!(b.at(4), None, "{:?}", b.at(4));
     assert_eq!(b.w.machine.plan_of(ClaimId(3)), Some(&planned));
@@ -114,7 +114,7 @@ fn who_ends_before_the_countdown_is_over_is_let_past() {
 
 #[test]
 fn who_is_likely_to_have_ended_before_the_first_starts_is_let_past() {
-    // The time limit is sure, so it is not enough that half of such runs have ended.
+    // The time limit is firm, so half of past runs having ended is not enough.
     for (longest, limit, past) in [
         (Some(590), None, true),
         (Some(700), None, false),
@@ -140,7 +140,7 @@ fn who_is_likely_to_have_ended_before_the_first_starts_is_let_past() {
     }
 }
 
-/// On a machine on which nothing can be taken most wait until it is their turn.
+/// If nothing can be taken on a machine, most claims wait until their turn.
 #[test]
 fn who_comes_to_its_turn_later_goes_after_those_whose_turn_it_was() {
     let mut w = World::new(&[24]);
@@ -158,7 +158,7 @@ fn who_comes_to_its_turn_later_goes_after_those_whose_turn_it_was() {
     assert_eq!(order_at(DUE + s(601)), [2, 3]);
 }
 
-/// Nothing is announced for room that a time limit gives sooner; where that is put off the choice is made again.
+/// Nothing is announced for room that a time limit gives sooner. If the limit is extended, the choice is made again.
 #[test]
 fn what_ends_before_others_could_make_room_is_waited_for() {
     for (limit, extended, starts) in [(20, false, 20), (20, true, 44), (60, false, 33)] {
@@ -211,7 +211,7 @@ fn the_moment_at_which_a_large_claim_starts_only_becomes_earlier() {
     for second in 1..=420u64 {
         b.pass(s(1));
         match second {
-            // Of a class that goes first, and small enough for what is free from 300 s on.
+            // Its class goes first, and it is small enough for the room that is free from 300 s on.
             50 => b.claim(4, 500, 3, Class::Interactive, 4),
             310 => {
                 assert_eq!(
@@ -227,7 +227,7 @@ fn the_moment_at_which_a_large_claim_starts_only_becomes_earlier() {
                     "nothing is kept idle that a short one can use"
                 );
             }
-            // What was not known of the first before: it can be offloaded.
+            // News about the first claim: it can be offloaded.
             400 => {
                 let levers = lever::Levers {
                     park: Ok(()),
@@ -249,7 +249,7 @@ fn the_moment_at_which_a_large_claim_starts_only_becomes_earlier() {
 
 #[test]
 fn claims_of_the_whole_machine_divide_half_an_hour_in_their_turn_and_have_the_next_after_six() {
-    // Two projects have all that they are guaranteed.
+    // Two projects hold all that they are guaranteed.
     let mut b = projects();
     for (id, uid) in [(1, 1), (2, 1), (11, 2), (12, 2)] {
         b.claim(id, 1000, uid, Class::Batch, 4);
@@ -266,7 +266,7 @@ fn claims_of_the_whole_machine_divide_half_an_hour_in_their_turn_and_have_the_ne
         b.at(21).is_some(),
         "for a quarter of an hour nothing is taken from it"
     );
-    // The second has the next turn, and is then the only one whose turn it is to start.
+    // The second has the next turn, and then no other claim's turn to start has come.
     assert!(waits(&mut b, 22, 5 * MINUTE) > 0);
     b.pass(s(HOUR + 5 * MINUTE));
     assert!(all_run(&b), "{:?}", b.parked());
@@ -285,7 +285,7 @@ fn who_starts_behind_a_claim_whose_turn_it_is_keeps_it_waiting_no_longer() {
     b.pass(s(10 * MINUTE));
     b.claim(22, 4000, 6, Class::Batch, 20);
     b.pass(s(12 * MINUTE));
-    // Its turn would be over seven minutes after that of the first, which is half an hour long.
+    // Its turn would end seven minutes after the first one's, which lasts half an hour.
     b.claim(23, 1000, 7, Class::Batch, 4);
     b.pass(s(67 * MINUTE));
     let both = b.at(21).is_some() && b.at(23).is_some();
@@ -346,10 +346,10 @@ fn a_time_limit_stands_still_while_the_memory_is_away_for_others() {
             assert_eq!(end(&b), s(HOUR), "its owner asked for it");
             continue;
         }
-        // It left when the countdown was over, at 130 s.
+        // It left when the countdown ended, at 130 s.
         assert_eq!(end(&b), s(HOUR) + b.w.now - s(130));
         let left = end(&b) - b.w.now;
-        // A service that is started anew knows.
+        // A restarted service remembers that.
         b.w = super::histories::restarted(&b.w);
         // Its class goes first for an hour.
         b.pass(s(40 * MINUTE));
@@ -367,12 +367,12 @@ fn a_time_limit_stands_still_while_the_memory_is_away_for_others() {
     }
 }
 
-/// Of the machine, half of which each is guaranteed, the pieces may have a twentieth above the half in six hours. How
-/// much less they may have is hardly bounded here: that they are served at all.
+/// Each user is guaranteed half of the machine. In six hours the pieces may get at most a twentieth above that. Here
+/// the lower bound is loose: they must be served at all.
 #[test]
 fn a_job_in_pieces_gets_no_more_than_one_job() {
     let mut b = Bench::new(1);
-    // Neither is within the half that each is guaranteed.
+    // Neither fits into the half that each user is guaranteed.
     b.claim(1, 1000, 1, Class::Batch, 8);
     let (mut ran, mut piece) = ([0, 0], 100);
     b.claim(piece, 1000, 2, Class::Batch, 8);

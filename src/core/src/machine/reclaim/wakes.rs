@@ -1,11 +1,11 @@
-//! When the machine wants to be called: before that the time alone changes nothing.
+//! Before the time for which the machine asks to be called, time alone changes nothing.
 
 use std::time::Duration;
 
 use super::super::*;
 use super::histories::{Do, Play, history_of, number};
 
-/// What was decided, without what is read and lent, and without words.
+/// Actions without readings, lending and texts.
 fn decided(actions: &[Action]) -> Vec<Action> {
     let decides = |a: &&Action| {
         !matches!(
@@ -16,13 +16,13 @@ fn decided(actions: &[Action]) -> Vec<Action> {
     actions.iter().filter(decides).cloned().collect()
 }
 
-/// What is decided by the time alone just before the machine wants to be called.
+/// Actions caused by time alone just before the machine asked to be called.
 fn too_late(p: &Play) -> Option<String> {
     let mut w = p.b.w.clone();
     w.send(Event::Tick);
     let wake = w.machine.next_wake(w.now);
     let from = w.log.len();
-    // Levels are reached a millisecond before it asks.
+    // Levels are reached a millisecond before the wake that it asks for.
     let moment = Duration::from_millis(2);
     let now = std::mem::replace(
         &mut w.now,
@@ -41,7 +41,7 @@ fn too_late(p: &Play) -> Option<String> {
     (!decided.is_empty()).then(text)
 }
 
-/// Of one owner: what several have had is compared once a minute only.
+/// All claims belong to one owner: past use of several owners is compared only once a minute.
 fn play(seed: u64) -> Result<u32, String> {
     let (mut steps, _) = history_of(seed);
     let mut p = Play::new(false);
@@ -57,7 +57,7 @@ fn play(seed: u64) -> Result<u32, String> {
             0
         };
         for second in 0..=seconds {
-            // What is asked for does not change each second.
+            // Requests do not change every second.
             let look = second % 4 == 0;
             looked += u32::from(look);
             if let Some(late) = look.then(|| too_late(&p)).flatten() {

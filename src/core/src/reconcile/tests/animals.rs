@@ -1,22 +1,22 @@
-//! Programs of the honest zoo, and cheats: of its decisions here, and as whole programs in `tests/overuse.rs`.
+//! Programs of the honest zoo, and cheats. Here they test decisions; `tests/overuse.rs` runs them as whole programs.
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Animal {
-    /// Graphs of 500 kernels x 40 after its own memory is filled to nine tenths.
+    /// Graphs of 500 kernels x 40, after filling nine tenths of its memory.
     Graphs,
-    /// `cudaDeviceSetLimit` to 16 KiB: charged by the shim before it is taken.
+    /// `cudaDeviceSetLimit` to 16 KiB: the shim charges it in advance.
     Stack,
-    /// All modules are loaded at the start.
+    /// Loads all modules at the start.
     EagerModules,
     /// Buffers of communicators.
     Communicators,
-    /// Launches that nobody counts, beside a library by which that is known.
+    /// Uncounted launches, and a library that marks the program as one that has them.
     OptiX,
-    /// Memory that the driver counts for nobody.
+    /// Managed memory, which the driver attributes to no process.
     Managed,
     /// Children with contexts of their own.
     Workers,
-    /// Allocates and frees all the time, so that the driver's look and ours differ.
+    /// Allocates and frees all the time, so that the driver's figure and the ledger's differ.
     Churn,
 }
 
@@ -37,6 +37,6 @@ pub(super) enum Cheat {
     Stranger,
     /// A member that allocates past its shim.
     Member,
-    /// Time of a process that never registered.
+    /// GPU time of a process that never registered.
     Time,
 }

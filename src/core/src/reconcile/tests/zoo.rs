@@ -1,9 +1,9 @@
-//! The honest zoo: programs as others report them, four claims on a GPU, each filled as far as its cap lets it. Nobody is
-//! accused, nobody is charged what it does not use, and one cheat among them is found.
+//! The honest zoo: programs with figures from bug reports, four claims on a GPU, each filled up to its cap. No honest
+//! program is accused or charged for memory it does not use, and a cheat among them is found.
 //!
 //! From sources: 1.37 GiB above a process's own accounting (vLLM pull request 51590); stack for every resident thread
-//! (cms-sw pull request 51395: 16 KiB are 4.1 GiB on an H100); samples that name whoever is on the GPU at that moment
-//! (ctrl2080perf.h of open-gpu-kernel-modules). Assumed: what eager modules, communicators and workers take, and 64 KiB
+//! (cms-sw pull request 51395: 16 KiB are 4.1 GiB on an H100); samples that name the process on the GPU at that moment
+//! (ctrl2080perf.h of open-gpu-kernel-modules). Assumed: sizes of eager modules, communicators and workers, and 64 KiB
 //! for each kernel in a graph.
 
 use super::*;
@@ -16,11 +16,11 @@ const GIB: u64 = 1024;
 const CONTEXT: u64 = 500;
 const CLAIMS: u64 = 4;
 const LOOKS: u32 = 40;
-/// Looks after which a cheat begins, and within which it has to be found.
+/// Look after which the cheat begins, and number of looks within which it must be found.
 const BEGINS: u32 = 15;
 const FOUND: u32 = 10;
 
-/// A sequence of numbers that repeats itself (splitmix64).
+/// A repeatable random sequence (splitmix64).
 struct Dice(u64);
 
 impl Dice {
@@ -31,7 +31,7 @@ impl Dice {
     }
 }
 
-/// A claim's program: what it has by its ledger, and what the driver takes beside that, in MiB.
+/// A claim's program: its ledger, and the driver's memory beside it, in MiB.
 struct Program {
     animal: Animal,
     cap: u64,
@@ -60,7 +60,7 @@ impl Program {
         }
     }
 
-    /// What the driver takes at a look; graphs come late.
+    /// The driver's memory at a look; graphs come late.
     fn hidden_at(&self, second: u32) -> u64 {
         match self.animal {
             Animal::Graphs if second < 12 => 0,
@@ -68,7 +68,7 @@ impl Program {
         }
     }
 
-    /// Its ledger: it takes what its cap leaves, two GiB a second.
+    /// Its ledger: it fills its cap at two GiB a second.
     fn ledger_at(&self, second: u32, driver: u64) -> u64 {
         let most = match self.animal {
             Animal::Graphs => self.cap * 9 / 10,
@@ -85,7 +85,7 @@ impl Program {
             .min(self.cap - driver)
     }
 
-    /// Its processes at a look, and the highest sum of their ledgers since the one before.
+    /// Its processes at a look, and the highest sum of their ledgers since the previous look.
     fn seen(&self, at: u64, second: u32, driver: u64, dice: &mut Dice) -> (Vec<Seen<u64>>, u64) {
         let ledger = self.ledger_at(second, driver);
         let (hidden, mut bytes) = (self.hidden_at(second), ledger);
@@ -96,7 +96,7 @@ impl Program {
             process,
             bytes: Some(Bytes::mib(bytes)),
             charge: Some(Bytes::mib(charge)),
-            // Beside turns the samples show anything.
+            // In turns, samples can show any value.
             busy: Some(dice.below(101) as f64),
             counted: match self.animal {
                 Animal::OptiX => None,
@@ -111,7 +111,7 @@ impl Program {
     }
 }
 
-/// Plays four programs, one of which cheats if that is wanted; gives the looks from when it does until it is found.
+/// Plays four programs, one of them a cheat if wanted. Returns the number of looks until the cheat is found.
 fn play(seed: u64, cheat: Option<Cheat>) -> Option<u32> {
     let mut dice = Dice(seed);
     let programs: Vec<Program> = (0..CLAIMS).map(|_| Program::new(&mut dice)).collect();
@@ -151,7 +151,7 @@ fn play(seed: u64, cheat: Option<Cheat>) -> Option<u32> {
                         let most = program.cap + 1024 + more;
                         seen[0].bytes = Some(Bytes::mib(most));
                     }
-                    // A third of the time, of which the samples show something else each time.
+                    // Uses a third of the time; each sample shows another value.
                     Some(Cheat::Time) => seen.push(Seen {
                         busy: Some(15.0 + dice.below(40) as f64),
                         ..stranger

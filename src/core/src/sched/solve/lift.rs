@@ -1,8 +1,8 @@
-//! Claims that could be lifted from a GPU: which of them are alike, and what could be gained at most.
+//! Claims that can be lifted from a GPU: which of them are alike, and how much room they can free at most.
 
 use super::{Item, Need, mix};
 
-/// Claims on one GPU that could be lifted, and what could be gained by those from each on.
+/// Liftable claims on one GPU, and what the claims from each index on can free.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Here<'b> {
     pub(super) claims: &'b [usize],
@@ -18,7 +18,7 @@ impl Here<'_> {
     }
 }
 
-/// What some claims have together, and the most that one of them has.
+/// Sum of the needs of some claims, and the largest need of one.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Rest {
     sum: Need,
@@ -26,7 +26,7 @@ pub(super) struct Rest {
 }
 
 impl Rest {
-    /// The most that so many of them have.
+    /// Upper bound for `count` of these claims.
     pub(super) fn most(self, count: u32) -> Need {
         Need {
             sm: self.sum.sm.min(self.largest.sm.saturating_mul(count)),
@@ -38,7 +38,7 @@ impl Rest {
     }
 }
 
-/// What could be gained by lifting those from each on.
+/// What the claims from each index on can free.
 pub(super) fn rest(needs: impl DoubleEndedIterator<Item = Need>) -> Vec<Rest> {
     let mut rest = vec![Rest::default()];
     for need in needs.rev() {
@@ -55,7 +55,7 @@ pub(super) fn rest(needs: impl DoubleEndedIterator<Item = Need>) -> Vec<Rest> {
     rest
 }
 
-/// For each claim the first that looks as it does; one of several GPUs, or one that stays, looks like no other.
+/// For each claim the first that looks the same. A claim with several GPUs, or one that cannot leave, is like no other.
 pub(super) fn alike(items: &[Item]) -> Vec<usize> {
     let mut first: Vec<(u64, usize)> = Vec::new();
     let looks = |i: &Item| (i.mask, i.move_cost, i.drop_cost);
@@ -79,7 +79,7 @@ pub(super) fn alike(items: &[Item]) -> Vec<usize> {
     alike.collect()
 }
 
-/// What a claim that looks like this one adds to the looks of a GPU that it is on.
+/// What a claim of this look adds to the looks of its GPU.
 pub(super) fn looks_of(alike: usize) -> u64 {
     mix(mix(alike as u64 + 77))
 }

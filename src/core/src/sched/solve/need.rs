@@ -1,8 +1,8 @@
-//! Claims and rooms, as the search sees them.
+//! Claims and free room, as the search represents them.
 
 use super::Mask;
 
-/// What a claim needs of one GPU, or what a GPU has left.
+/// What a claim needs on one GPU, or what a GPU has free.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Need {
     /// Thousandths of the SMs.
@@ -18,13 +18,13 @@ impl Need {
         mem: u64::MAX,
     };
 
-    /// Whether this much can be taken from `free`.
+    /// Whether `free` has this much.
     #[must_use]
     pub const fn fits(self, free: Self) -> bool {
         self.sm <= free.sm && self.mem <= free.mem
     }
 
-    /// What is left of `self` after `other`; never below nothing.
+    /// Difference, never below zero.
     #[must_use]
     pub const fn less(self, other: Self) -> Self {
         Self {
@@ -33,7 +33,7 @@ impl Need {
         }
     }
 
-    /// Both together.
+    /// Sum.
     #[must_use]
     pub const fn plus(self, other: Self) -> Self {
         Self {
@@ -43,20 +43,20 @@ impl Need {
     }
 }
 
-/// A claim in a problem.
+/// A claim of the problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Item {
-    /// What it needs of each of its GPUs, by kind of GPU.
+    /// What it needs on each of its GPUs, by kind of GPU.
     pub need: Vec<Need>,
-    /// How many GPUs.
+    /// Number of GPUs.
     pub parts: u32,
-    /// The GPUs on which it may run.
+    /// GPUs that it may use.
     pub mask: Mask,
-    /// Where it is; empty if it is to be placed.
+    /// Its GPUs; empty if it has to be placed.
     pub at: Vec<usize>,
-    /// What it costs to move it to other GPUs, in bytes; `None` if it cannot be moved.
+    /// Cost of moving it, in bytes; `None` if it cannot move.
     pub move_cost: Option<u64>,
-    /// What it costs to suspend it, in any unit of the caller's; `None` if it must run.
+    /// Cost of suspending it, in any unit of the caller; `None` if it must run.
     pub drop_cost: Option<u64>,
 }
 

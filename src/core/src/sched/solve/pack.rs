@@ -1,10 +1,10 @@
-//! Packing all anew, where few moves do not do.
+//! Repacks everything if a few moves are not enough.
 
 use std::collections::HashSet;
 
 use super::{Board, Fit, Item, Need, Search, allowed, mix, size};
 
-/// Packs everything anew: `Some(None)` if that is shown to be impossible, `None` if the budget ended first.
+/// Repacks everything: `Some(None)` if that is proven impossible, `None` if the budget was used up first.
 pub(super) fn anew(board: &Board, new: &Item, limit: u32, steps: &mut u32) -> Option<Option<Fit>> {
     let mut free = board.free.clone();
     let mut order: Vec<usize> = Vec::new();
@@ -31,7 +31,7 @@ pub(super) fn anew(board: &Board, new: &Item, limit: u32, steps: &mut u32) -> Op
             return Some(None);
         }
     }
-    // What is still to be put down from each place in the order on: in all, and the smallest.
+    // What remains to be placed from each position of the order on: the sum, and the smallest need.
     let mut rest = vec![
         (
             Need::default(),
@@ -80,8 +80,8 @@ pub(super) fn anew(board: &Board, new: &Item, limit: u32, steps: &mut u32) -> Op
     (pack.steps < pack.limit).then_some(None)
 }
 
-/// Whether parts of these sizes cannot go into these rooms, however they are put: the bound of Martello and
-/// Toth, with the largest room for all.
+/// Whether parts of these sizes cannot fit into these rooms in any arrangement: the bound of Martello and Toth, with
+/// the largest room for all.
 fn too_many(parts: &[u64], rooms: &[u64]) -> bool {
     let most = rooms.iter().copied().max().unwrap_or(0);
     let sum: u64 = parts.iter().sum();
@@ -123,7 +123,7 @@ impl Pack<'_> {
         let Some(&index) = self.order.get(next) else {
             return true;
         };
-        // What is too small for the smallest is lost.
+        // Room that is too small for the smallest item is lost.
         let (sum, least) = self.rest[next];
         let room = self.free.iter().filter(|f| least.fits(**f));
         let room = room.fold(Need::default(), |r, f| r.plus(*f));
@@ -131,7 +131,7 @@ impl Pack<'_> {
             return false;
         }
         self.steps += u32::try_from(self.free.len()).unwrap_or(u32::MAX);
-        // The same rest in the same rooms, whichever GPU has which: known to fail.
+        // The same items in the same rooms, in whatever order of GPUs, are known to fail.
         let mut rooms: Vec<u64> = (0..self.free.len())
             .map(|g| {
                 let f = self.free[g];
@@ -159,7 +159,7 @@ impl Pack<'_> {
             return self.go(next + 1);
         }
         let mut tried: Vec<(usize, Need, u64)> = Vec::new();
-        // Where it is first: what stays is no move.
+        // Try the current GPU first: a claim that stays costs no move.
         let mut gpus: Vec<usize> = (from..self.free.len()).collect();
         if item.parts == 1 {
             gpus.sort_by_key(|g| !item.at.contains(g));
@@ -195,7 +195,7 @@ impl Pack<'_> {
         false
     }
 
-    /// The packing found, its GPUs exchanged so that more stays where it is.
+    /// The packing found, with GPUs exchanged so that more claims stay.
     fn fit(mut self) -> Fit {
         let gpus = self.free.len();
         for a in 0..gpus {
@@ -231,7 +231,7 @@ impl Pack<'_> {
         }
     }
 
-    /// What cannot move takes the same on both.
+    /// Whether claims that cannot move take the same on both GPUs.
     fn exchangeable(&self, a: usize, b: usize) -> bool {
         let room = |g: usize| {
             let movable = self.board.items.iter().filter(|i| i.move_cost.is_some());

@@ -1,4 +1,4 @@
-//! The search beside brute force.
+//! Compares the search with brute force.
 
 use proptest::prelude::*;
 
@@ -82,7 +82,7 @@ fn spread_takes_the_emptiest_pack_the_fullest_and_models_stay_together() {
     assert_eq!(b.direct(&pair, Prefer::Spread, |_| 0), Some(vec![0, 2]));
 }
 
-/// Fewest suspensions, then fewest moves, by trying everything.
+/// The fewest suspensions, then the fewest moves, by trying everything.
 fn brute(board: &Board, new: &Item) -> Option<(usize, usize)> {
     fn go(
         board: &Board,
@@ -190,7 +190,7 @@ proptest! {
         let kind: Vec<usize> = (0..gpus).map(|g| usize::from(two_kinds && g % 2 == 1)).collect();
         let mut b = Board { model: kind.clone(), kind, free: vec![Need { sm: 1000, mem: 1000 }; gpus], items: Vec::new() };
         let make = |a: &Asked| Item {
-            // The second kind of GPU is twice as large in memory.
+            // GPUs of the second kind have twice the memory.
             need: vec![Need { sm: a.sm, mem: a.mem }, Need { sm: a.sm, mem: a.mem / 2 }],
             parts: a.parts,
             mask: a.mask,
@@ -200,7 +200,7 @@ proptest! {
         };
         for (a, from) in &claims {
             let mut item = make(a);
-            // Anywhere it fits, counted from somewhere: not only well packed boards.
+            // First fit from a given GPU on, so that boards are not always well packed.
             let order: Vec<usize> = (0..gpus).map(|g| (g + from) % gpus).collect();
             let fits: Vec<usize> = order
                 .into_iter()
@@ -222,7 +222,7 @@ proptest! {
                 let (drops, moves) = truth.expect("brute force finds it too");
                 prop_assert!(fit.optimal);
                 prop_assert_eq!((fit.drops.len(), fit.moves.len()), (drops, moves));
-                // And it is a packing.
+                // The packing must be valid.
                 let mut free = b.free.clone();
                 for (i, item) in b.items.iter().enumerate() {
                     let moved = fit.moves.iter().find(|(m, _)| *m == i);

@@ -1,4 +1,4 @@
-//! The scenes: how each of the actions comes about.
+//! How each action comes about.
 
 use super::super::super::lever::{Levers, ParkedBy, Wish};
 use super::super::super::*;
@@ -39,7 +39,7 @@ fn resize(b: &mut Bench, milli: u32) {
     });
 }
 
-/// One project on all four GPUs, and one claim of the other that waits.
+/// One project holds all four GPUs, and a claim of the other waits.
 fn a_project_waits() -> Bench {
     let mut b = projects();
     for id in 1..=4 {
@@ -50,7 +50,7 @@ fn a_project_waits() -> Bench {
     b
 }
 
-/// A claim, and another for which there is no room beside it.
+/// A claim, and another without room beside it.
 fn one_waits() -> Bench {
     let mut b = Bench::new(1);
     b.claim(1, 600, 1, Class::Interactive, 8);
@@ -66,7 +66,7 @@ fn parked(gpus: usize) -> Bench {
     b
 }
 
-/// Two notebooks on two GPUs, and a claim that needs a whole one.
+/// Two notebooks on two GPUs, and a claim that needs a whole GPU.
 fn notebooks() -> Bench {
     let mut b = Bench::new(2);
     b.claim(1, 500, 1, Class::Interactive, 8);
@@ -76,7 +76,7 @@ fn notebooks() -> Bench {
     b
 }
 
-/// The same as [`a_project_waits`] with claims that can only be ended.
+/// [`a_project_waits`] with claims that can only be ended.
 fn fixed(requeue: bool) -> Bench {
     let mut b = projects();
     b.send(Event::Reclaim(ReclaimRules {
@@ -99,7 +99,7 @@ fn fixed(requeue: bool) -> Bench {
     b
 }
 
-/// A borrower with most of the SMs, and one who needs some of them.
+/// A borrower with most of the SMs, and a claim that needs some of them.
 fn crowded() -> Bench {
     let mut b = Bench::new(1);
     for (id, uid, sm) in [(1, 1, 800), (2, 2, 400)] {
