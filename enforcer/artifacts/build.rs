@@ -1,5 +1,5 @@
-//! Builds the shared objects and the launcher that the program carries, with a cargo of its own: they are needed as
-//! finished files by whatever builds this package, in a profile that does not depend on the outer one.
+//! Builds the shared objects and the launcher that the program contains, with a cargo of its own: users of this package
+//! need them as finished files, in a profile that does not depend on the outer one.
 
 use std::{
     env,
@@ -7,7 +7,7 @@ use std::{
     process::Command,
 };
 
-/// Package, file that cargo makes of it, variable by which the crate finds it.
+/// Package, its file, and the variable with the file's path for the crate.
 const PRODUCTS: [(&str, &str, &str); 6] = [
     ("gshare-shim", "libgshare_shim.so", "GSHARE_SHIM_SO"),
     (
@@ -33,7 +33,7 @@ const PRODUCTS: [(&str, &str, &str); 6] = [
     ("gshare-exec", "gshare-exec", "GSHARE_EXEC"),
 ];
 
-/// What goes into the files, relative to the workspace.
+/// Sources of the files, relative to the workspace.
 const SOURCES: [&str; 10] = [
     "enforcer/abi",
     "enforcer/exec",
@@ -47,8 +47,7 @@ const SOURCES: [&str; 10] = [
     "src/sim/noop",
 ];
 
-/// What the outer build sets for itself and the inner one must not inherit. The jobserver's
-/// variables stay.
+/// Variables of the outer build that the inner one must not inherit. The jobserver's stay.
 const FOREIGN: [&str; 9] = [
     "RUSTC_WORKSPACE_WRAPPER",
     "RUSTC_WRAPPER",
@@ -63,7 +62,7 @@ const FOREIGN: [&str; 9] = [
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
-    // What an installed program has as files is built apart: `packaging/build`.
+    // The files of an installed program are built separately: `packaging/build`.
     if env::var_os("CARGO_FEATURE_CARRIED").is_none() {
         return;
     }

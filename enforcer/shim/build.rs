@@ -4,7 +4,7 @@ use std::{env, fs, path::PathBuf};
 
 mod link;
 
-/// Every name of the driver; in the last column how it is passed, or that it has a hook.
+/// Every name of the driver; the last column tells how it is passed on, or that it has a hook.
 const ENTRIES: &str = "table/entries.tsv";
 
 fn main() {

@@ -1,9 +1,9 @@
-//! Links a library as a proxy: its own name is that of the library behind it, and it depends on a
-//! library with a name of 255 bytes that staging overwrites with the path of the real one.
+//! Links a library as a proxy: it has the name of the library behind it, and depends on a library with a name of 255
+//! bytes that staging overwrites with the path of the real one.
 
 use std::{env, fs, path::PathBuf, process::Command};
 
-/// Longest path of the real driver, in bytes. The staging code looks for the same text.
+/// Maximum path length of the real driver, in bytes. The staging code searches for the same text.
 const PLACEHOLDER_BYTES: usize = 255;
 const PLACEHOLDER_START: &str = "/gshare-real-libcuda-placeholder";
 
@@ -28,11 +28,10 @@ pub(crate) fn as_proxy(soname: &str) {
     assert!(status.success(), "the placeholder library did not link");
     for argument in [
         format!("-Wl,-soname,{soname}").as_str(),
-        // Without it the driver's own calls to its exported functions, and the proxy's to its own,
-        // could meet each other.
+        // Otherwise calls of the driver to its exported functions could reach the proxy, and vice versa.
         "-Wl,-Bsymbolic",
         "-Wl,--no-as-needed",
-        // What the proxy knows of the program must not go while the driver stays.
+        // The proxy must not be unloaded while the driver stays.
         "-Wl,-z,nodelete",
     ] {
         println!("cargo::rustc-cdylib-link-arg={argument}");

@@ -1,11 +1,11 @@
-//! cgroup v2: the tree that holds the members of every claim.
+//! cgroup v2: the tree of the members of all claims.
 //!
-//! A claim is one cgroup, `gshare/user-<uid>/claim-<id>`. Leaves hold processes, inner nodes hold
-//! none. Membership is what says which claim a process belongs to: children inherit it, and a
-//! member cannot leave because the directories belong to the service.
+//! A claim is one cgroup, `gshare/user-<uid>/claim-<id>`. Leaves hold processes, inner nodes none. Membership defines
+//! the claim of a process: children inherit it, and a member cannot leave because the directories belong to the
+//! service.
 //!
-//! [`OwnTree`] makes the directories itself. Where systemd owns the tree, units take its place
-//! ([`UnitTree`]) behind the same trait, [`ClaimTree`]. [`Tree`] is whichever of them a machine has.
+//! [`OwnTree`] makes the directories itself. If systemd owns the tree, units take its place ([`UnitTree`]) behind the
+//! same trait, [`ClaimTree`]. [`Tree`] is the one that this machine has.
 
 mod bound;
 mod claim;
@@ -31,7 +31,7 @@ pub use tree::{ClaimPlace, ClaimTree, OwnTree, Parent};
 pub use units::UnitTree;
 pub use which::{Tree, trees};
 
-/// What can go wrong with a cgroup, with the cgroup, the reason and what helps.
+/// Errors about a cgroup, with the reason and the remedy.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CgroupError {
@@ -44,18 +44,18 @@ pub enum CgroupError {
         /// The file that was searched.
         mountinfo: PathBuf,
     },
-    /// The service may not make cgroups where it was told to.
+    /// The service may not create cgroups there.
     #[error(
         "cgroup {dir} is not delegated to uid {uid}: {missing}\n\
          hint: run gshared as root, or in a delegated unit \
          (systemd-run --user --scope -p Delegate=yes gshared --user)"
     )]
     NotDelegated {
-        /// The cgroup under which the tree should be made.
+        /// The cgroup under which the tree was to be made.
         dir: PathBuf,
         /// Effective uid of the service.
         uid: u32,
-        /// What is missing, in words.
+        /// What is missing, for people.
         missing: String,
     },
     /// The process is bound to the cgroup that it is in.
@@ -63,15 +63,16 @@ pub enum CgroupError {
     Bound {
         /// The process.
         pid: i32,
-        /// To what.
+        /// The reason.
         bound: Bound,
     },
-    /// The cgroup is somebody else's: nobody is moved into it or out of it, and it is neither frozen nor killed.
+    /// The cgroup belongs to another program: gshare neither moves processes into or out of it, nor freezes or kills
+    /// it.
     #[error(
         "the programs of this claim are those below {cgroup}, which is not gshare's: nothing is moved, frozen or killed there"
     )]
     Foreign {
-        /// The cgroup, in the kernel's words.
+        /// The kernel's name of the cgroup.
         cgroup: PathBuf,
     },
     /// The process ended before it could be moved.
@@ -87,9 +88,9 @@ pub enum CgroupError {
     NotMoved {
         /// The process.
         pid: i32,
-        /// Where it should be.
+        /// The wanted cgroup.
         wanted: PathBuf,
-        /// Where `/proc/<pid>/cgroup` says it is.
+        /// Its cgroup according to `/proc/<pid>/cgroup`.
         found: String,
     },
     /// The cgroup still holds processes.
@@ -97,7 +98,7 @@ pub enum CgroupError {
     Busy {
         /// The claim's cgroup.
         cgroup: PathBuf,
-        /// How many processes are in it and below.
+        /// Number of processes in it and below.
         members: usize,
     },
     /// The cgroup did not reach the wanted state in time.
@@ -105,30 +106,30 @@ pub enum CgroupError {
     Timeout {
         /// The claim's cgroup.
         cgroup: PathBuf,
-        /// Such as `empty`.
+        /// The wanted state, such as `empty`.
         wanted: &'static str,
-        /// How long was waited.
+        /// The time waited.
         waited: Duration,
     },
-    /// A file of the kernel does not look as expected.
+    /// A file of the kernel has unexpected content.
     #[error("{path} has unexpected contents {contents:?}")]
     Garbled {
         /// The file.
         path: PathBuf,
-        /// What it held.
+        /// Its content.
         contents: String,
     },
-    /// systemd, which keeps the tree, did not do its part.
+    /// systemd, which owns the tree, failed.
     #[error("systemd did not create the cgroup for gshare\nhint: systemctl status gshare.slice")]
     Systemd(#[from] SystemdError),
     /// Any other failure of a system call.
     #[error("cannot {verb} {path}")]
     Io {
-        /// What was attempted, as a verb.
+        /// The attempted action, as a verb.
         verb: &'static str,
-        /// On what.
+        /// The file or directory.
         path: PathBuf,
-        /// Why not.
+        /// The reason.
         #[source]
         source: io::Error,
     },

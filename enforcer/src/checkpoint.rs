@@ -1,13 +1,13 @@
-//! Checkpoints of processes by the driver (`cuCheckpointProcess*`, CUDA 12.8 and later): a process is locked (its
-//! CUDA calls wait), its device memory goes to its own memory on the host, and comes back, on the same GPUs or, from
-//! CUDA 13.0 on, on others of the same model.
+//! Checkpoints of processes by the driver (`cuCheckpointProcess*`, CUDA 12.8 and later): a process is locked (its CUDA
+//! calls wait), its device memory moves to its own host memory, and later back, to the same GPUs or, from CUDA 13.0 on,
+//! to others of the same model.
 //!
-//! The driver wants `cuInit` in whoever asks, which takes seconds on a large machine. So one process does nothing
-//! else ([`serve`]); the service talks to it through [`Engine`] and starts another when it has died or hangs. Nothing
-//! is lost with it: what a process has begun it finishes, and [`Engine::state`] tells how far it came.
+//! The driver requires `cuInit` in the caller, which takes seconds on a large machine. So one process does nothing else
+//! ([`serve`]); the service talks to it through [`Engine`] and starts another when it dies or hangs. Nothing is lost
+//! then: the target process finishes a step that has begun, and [`Engine::state`] tells its state.
 //!
-//! Rights: the driver goes through `/proc/PID` of the target and needs what reading it with `ptrace` needs: the same
-//! user and a dumpable process, or `CAP_SYS_PTRACE`.
+//! Permissions: the driver accesses `/proc/PID` of the target and needs the same rights as `ptrace`: the same user and
+//! a dumpable process, or `CAP_SYS_PTRACE`.
 
 mod client;
 mod serve;
@@ -30,29 +30,29 @@ pub enum ProcessState {
     Locked,
     /// Its calls wait; its memory is on the host.
     Checkpointed,
-    /// A step has failed in the middle: the process is lost.
+    /// A step failed midway: the process is lost.
     Failed,
-    /// A step is being carried out (CUDA 13.4 and later).
+    /// A step is in progress (CUDA 13.4 and later).
     Busy,
 }
 
-/// What is asked of a process.
+/// An operation on a process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Step {
-    /// How far it is.
+    /// Read its state.
     State,
-    /// Stop its calls; after this many milliseconds without success it runs on.
+    /// Stop its calls; without success after this many milliseconds it runs on.
     Lock {
         /// Milliseconds; 0 for no limit.
         timeout_ms: u32,
     },
-    /// Bring its memory to the host.
+    /// Move its memory to the host.
     Checkpoint,
-    /// Bring it back: from the first GPU of each pair to the second, by UUID (`GPU-...`); no pairs: where it was.
-    /// Pairs have to name every GPU that the process sees.
+    /// Move it back: from the first GPU of each pair to the second, by UUID (`GPU-...`); without pairs to the same GPU.
+    /// Pairs must name every GPU that the process sees.
     Restore {
-        /// From where to where.
+        /// Source and target.
         pairs: Vec<(String, String)>,
     },
     /// Let its calls through.
@@ -77,7 +77,7 @@ impl Step {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CheckpointError {
-    /// The process that does it could not be started, or could not use the driver.
+    /// The engine could not be started, or could not use the driver.
     #[error("the checkpoint engine cannot start: {0}")]
     NoEngine(String),
     /// The driver is older than CUDA 12.8.
@@ -92,17 +92,17 @@ pub enum CheckpointError {
         pid: i32,
         /// `CUresult`.
         code: i32,
-        /// Its name by the driver.
+        /// The driver's name for it.
         name: String,
     },
-    /// No answer in time. The engine was ended; what the process does is its own.
+    /// No answer in time. The engine was ended; the target process may still finish the step.
     #[error("{call} on process {pid} did not end within {} s", patience.as_secs_f32())]
     TimedOut {
         /// The function.
         call: &'static str,
         /// The process.
         pid: i32,
-        /// How long it was waited for.
+        /// The time waited.
         patience: Duration,
     },
     /// The engine died before it answered.
@@ -131,13 +131,13 @@ impl CheckpointError {
         matches!(self, Self::Call { code, .. } if *code == wanted)
     }
 
-    /// A lock whose time was over: a call or work of the process did not end.
+    /// A lock timed out: a call or work of the process did not end.
     #[must_use]
     pub fn is_not_ready(&self) -> bool {
         self.is_code(NOT_READY)
     }
 
-    /// The process that it was about.
+    /// The target process.
     #[must_use]
     pub fn pid(&self) -> Option<i32> {
         match self {
@@ -148,30 +148,30 @@ impl CheckpointError {
         }
     }
 
-    /// The step is out of place: the process is in another state.
+    /// The process is in another state than the step requires.
     #[must_use]
     pub fn is_illegal_state(&self) -> bool {
         self.is_code(ILLEGAL_STATE)
     }
 
-    /// No room on the GPU for what comes back.
+    /// The GPU has no room for the restored memory.
     #[must_use]
     pub fn is_out_of_memory(&self) -> bool {
         self.is_code(OUT_OF_MEMORY)
     }
 
-    /// A map of GPUs was not accepted.
+    /// A map of GPUs was refused.
     #[must_use]
     pub fn is_invalid(&self) -> bool {
         self.is_code(INVALID_VALUE)
     }
 
-    /// Of a question for the state: the process does not use CUDA.
+    /// After a query of the state: the process does not use CUDA.
     fn has_no_cuda(&self) -> bool {
         self.is_code(INVALID_VALUE) || self.is_code(NOT_INITIALIZED)
     }
 
-    /// The engine gave no answer; how far the process is has to be asked.
+    /// The engine gave no answer; the state of the process must be queried.
     #[must_use]
     pub fn is_unanswered(&self) -> bool {
         matches!(self, Self::TimedOut { .. } | Self::Died { .. })
@@ -186,7 +186,7 @@ struct Request {
     step: Step,
 }
 
-/// One line from it. The first has no number: it says whether the driver can be used.
+/// One line from it. The first has no number: it tells whether the driver can be used.
 #[derive(Debug, Serialize, Deserialize)]
 struct Answer {
     seq: u64,

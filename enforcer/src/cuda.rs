@@ -1,5 +1,5 @@
-//! A small client of the CUDA driver API, loaded at run time: enough to measure what a context costs
-//! ([`measure_context`]) and to run the jobs of `gshare demo`, which know nothing of gshare.
+//! A small client of the CUDA driver API, loaded at run time: it measures the size of a context ([`measure_context`])
+//! and runs the jobs of `gshare demo`, which are independent of gshare.
 
 mod share;
 mod streams;
@@ -23,7 +23,7 @@ pub enum CudaError {
     Load {
         /// The library.
         library: PathBuf,
-        /// The loader's words.
+        /// The loader's message.
         why: String,
     },
     /// The library lacks a function.
@@ -36,7 +36,7 @@ pub enum CudaError {
         call: &'static str,
         /// `CUresult`.
         code: i32,
-        /// Its name by the driver, such as `CUDA_ERROR_OUT_OF_MEMORY`.
+        /// The driver's name for it, such as `CUDA_ERROR_OUT_OF_MEMORY`.
         name: String,
     },
     /// The driver shows no such GPU.
@@ -45,7 +45,7 @@ pub enum CudaError {
     /// NVML failed.
     #[error("cannot ask NVML for this process's memory")]
     Nvml(#[source] nvml_wrapper::error::NvmlError),
-    /// NVML does not tell what this process uses.
+    /// NVML does not report this process's memory.
     #[error("NVML does not report what a process uses on {0}")]
     Untold(String),
 }
@@ -58,14 +58,14 @@ impl CudaError {
     }
 }
 
-/// Makes a context on the GPU `uuid` in this process and returns the bytes that NVML then shows for it.
-/// The process should do nothing else with CUDA.
+/// Makes a context on the GPU `uuid` in this process and returns its bytes according to NVML. The process should do
+/// nothing else with CUDA.
 ///
 /// # Errors
-/// When the driver, the GPU or NVML cannot be used.
+/// If the driver, the GPU or NVML cannot be used.
 pub fn measure_context(libcuda: &Path, nvml: &Path, uuid: &str) -> Result<u64, CudaError> {
     let driver = Driver::load(libcuda)?;
-    // An instance is the only device that is shown, with its own UUID or its GPU's.
+    // An instance is the only visible device, with its own UUID or its GPU's.
     let instance = uuid.starts_with("MIG-");
     let index = (0..driver.device_count()?)
         .find(|i| instance || driver.uuid(*i).is_ok_and(|found| found == uuid))

@@ -1,13 +1,12 @@
-//! Which GPU a member can open: a BPF device filter on the claim's cgroup.
+//! GPUs that a member can open: a BPF device filter on the claim's cgroup.
 //!
-//! The rules of a claim ([`DeviceRules`]) become a small program ([`program`], pure), which the
-//! kernel runs at every open of a device node by a member or its children ([`Filters`]); a node can
-//! be made, since that opens nothing. It is attached to the cgroup itself, so it stays when the
-//! service dies; descriptors that are already open are not touched. A parent's filter is asked too:
-//! one refusal is enough.
+//! The rules of a claim ([`DeviceRules`]) become a small program ([`program`], pure), which the kernel runs whenever a
+//! member or its children open a device node ([`Filters`]). Making a node is allowed, since that opens nothing. The
+//! program is attached to the cgroup itself, so it stays when the service dies; open descriptors are not affected.
+//! Parents' filters run too: one refusal is enough.
 //!
-//! [`Guard`] is the other way round: a filter on the cgroups where users' programs start, which keeps
-//! what belongs to no claim from the GPUs and lets claims below those cgroups through.
+//! [`Guard`] is the opposite: a filter on the cgroups in which users' programs start, which keeps programs outside
+//! claims from the GPUs and admits claims below those cgroups.
 
 mod filter;
 mod guard;

@@ -1,8 +1,7 @@
-//! Where the driver's own libraries are: `libcuda.so.1` and `libnvidia-ml.so.1`.
+//! The paths of the driver's own libraries: `libcuda.so.1` and `libnvidia-ml.so.1`.
 //!
-//! Looked for as the dynamic loader would: the configured path, `LD_LIBRARY_PATH`, the loader's
-//! cache, the usual directories. gshare's own stand-ins for these names are passed over, or the
-//! shim would come to lie over itself.
+//! Searches like the dynamic loader: the configured path, `LD_LIBRARY_PATH`, the loader's cache, the usual directories.
+//! gshare's own stand-ins for these names are skipped, or the shim would be mounted over itself.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -10,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 /// The cache that ldconfig writes.
 const CACHE: &str = "/etc/ld.so.cache";
-/// Directories that hold the driver where the cache does not know it (NixOS, WSL, no ldconfig).
+/// Directories of the driver if the cache does not contain it (NixOS, WSL, no ldconfig).
 const USUAL: [&str; 9] = [
     "/usr/lib/x86_64-linux-gnu",
     "/usr/lib/aarch64-linux-gnu",
@@ -23,7 +22,7 @@ const USUAL: [&str; 9] = [
     "/usr/lib/wsl/lib",
 ];
 
-/// More of them, where only other processors' libraries lie, or several drivers' (Debian's alternatives).
+/// Further directories, which only contain other processors' libraries, or several drivers' (Debian's alternatives).
 const OTHERS: [&str; 6] = [
     "/usr/lib/i386-linux-gnu",
     "/usr/lib/i686-linux-gnu",
@@ -32,7 +31,7 @@ const OTHERS: [&str; 6] = [
     "/usr/lib/i386-linux-gnu/nvidia/current",
     "/usr/lib/nvidia",
 ];
-/// What is wrong with a library of another word size or processor.
+/// Error for a library of another word size or processor.
 const FOREIGN: &str = "for another processor";
 
 /// A library of the NVIDIA driver.
@@ -55,23 +54,23 @@ impl Library {
     }
 }
 
-/// Where to look, and where not.
+/// Where to search, and where not.
 #[derive(Debug, Clone, Default)]
 pub struct Search {
-    /// From the configuration: the file, or the directory it is in. If set, nothing else counts.
+    /// Configured path of the file or its directory. If set, nothing else counts.
     pub configured: Option<PathBuf>,
     /// The value of `LD_LIBRARY_PATH`.
     pub library_path: Option<std::ffi::OsString>,
-    /// Directories to pass over: those with gshare's stand-ins.
+    /// Directories to skip: those with gshare's stand-ins.
     pub without: Vec<PathBuf>,
 }
 
-/// A file that is a library of the driver.
+/// A file of a driver library.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Installed {
-    /// Without links.
+    /// The path without links.
     pub path: PathBuf,
-    /// Whether it is for this processor and word size; programs of another one load the others.
+    /// Whether it is for this processor and word size; other programs load the others.
     pub loads: bool,
 }
 
@@ -84,14 +83,14 @@ pub struct Installed {
     if looked.is_empty() { "nothing".to_owned() } else { looked.join(", ") }
 )]
 pub struct NotFound {
-    /// Which one.
+    /// The library.
     pub library: Library,
-    /// The places, each with what was wrong with it.
+    /// The places, each with its error.
     pub looked: Vec<String>,
 }
 
 impl Search {
-    /// The search of this process: its environment, nothing configured.
+    /// The search for this process: its environment, nothing configured.
     #[must_use]
     pub fn of_this_process() -> Self {
         Self {
@@ -100,7 +99,7 @@ impl Search {
         }
     }
 
-    /// The absolute path of the library, links not followed (a driver update moves them).
+    /// The absolute path of the library, with links kept (a driver update changes their targets).
     ///
     /// # Errors
     /// [`NotFound`] with all places that were tried.
@@ -110,9 +109,9 @@ impl Search {
         self.locate_in(library, &cache, &usual)
     }
 
-    /// Every file under which programs can find the library on this machine, `libcuda.so.1`, `libcuda.so` and the
-    /// one with the version, in all of the loader's directories and for all word sizes; links followed, each once.
-    /// `found` is what [`Self::locate`] gave.
+    /// Every file under which programs can find the library on this machine: `libcuda.so.1`, `libcuda.so` and the
+    /// versioned name, in all of the loader's directories and for all word sizes, with links resolved, each once.
+    /// `found` is the result of [`Self::locate`].
     #[must_use]
     pub fn installed(&self, library: Library, found: &Path) -> Vec<Installed> {
         let cache = std::fs::read(CACHE).unwrap_or_default();
@@ -218,7 +217,7 @@ impl Search {
     }
 }
 
-/// Refuses what the loader would refuse: other word sizes, other processors, linker scripts.
+/// Refuses files that the loader would refuse: other word sizes, other processors, linker scripts.
 fn check_elf(path: &Path) -> io::Result<()> {
     let mut head = [0_u8; 20];
     File::open(path)?
@@ -238,8 +237,8 @@ fn check_elf(path: &Path) -> io::Result<()> {
     }
 }
 
-/// The paths that `/etc/ld.so.cache` has for a name, in its order. A cache that is cut off or in
-/// another format gives fewer, or none.
+/// Paths of a name in `/etc/ld.so.cache`, in its order. A truncated cache, or one in another format, yields fewer or
+/// none.
 fn cached(cache: &[u8], name: &str) -> Vec<PathBuf> {
     entries(cache)
         .filter(|(key, _)| *key == name)
@@ -252,7 +251,7 @@ fn entries(cache: &[u8]) -> impl Iterator<Item = (&str, &str)> {
     const MAGIC: &[u8] = b"glibc-ld.so.cache1.1";
     const HEADER: usize = 48;
     const ENTRY: usize = 24;
-    // An old-format table may come first; offsets count from the new format's start.
+    // A table in the old format may precede it; offsets count from the start of the new one.
     let start = cache.windows(MAGIC.len()).position(|w| w == MAGIC);
     let table = start.map_or(&[][..], |start| &cache[start..]);
     let word = move |at: usize| {
@@ -448,7 +447,7 @@ mod tests {
         fs::write(&path, OWN).unwrap();
         assert_eq!(locate(&search).unwrap(), path);
 
-        // A configured place stands alone.
+        // A configured place excludes all others.
         search.configured = Some(usual.parent().unwrap().into());
         assert_eq!(locate(&search).unwrap(), usual);
         fs::write(&usual, "/* GNU ld script */ INPUT(x)").unwrap();

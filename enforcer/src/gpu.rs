@@ -1,9 +1,8 @@
-//! The GPUs as NVML sees them.
+//! The GPUs according to NVML.
 //!
-//! NVML can hang for good (a GPU that fell off the bus, a driver in trouble), so nobody but the
-//! observer's own threads ever calls it: one thread per GPU, and a coordinator that waits for them
-//! with a deadline. A GPU whose call does not return is reported as [`GpuState::Hung`] while the
-//! others go on. Every figure that could not be read is absent, never 0.
+//! NVML can hang for good (a GPU that fell off the bus, a driver in trouble), so only the observer's own threads call
+//! it: one thread per GPU, and a coordinator that waits for them with a deadline. A GPU whose call does not return is
+//! reported as [`GpuState::Hung`] while the others go on. Every figure that could not be read is absent, never 0.
 
 pub mod counters;
 mod health;
@@ -23,20 +22,20 @@ pub use listed::GpuProcess;
 pub use mig::{MigError, MigInstance, MigOrder, MigSize, MigState};
 pub use observer::{Divider, Health, Observer, ObserverConfig};
 
-/// What can go wrong when asking for a reading.
+/// Errors of a request for a reading.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum GpuError {
     /// NVML could not be loaded or initialised (yet).
     #[error("no reading of the GPUs: {reason}")]
     Unavailable {
-        /// Why, with the library that was tried.
+        /// The reason, with the library that was tried.
         reason: String,
     },
     /// No answer in time.
     #[error("the GPU observer gave no reading within {waited:?}")]
     Timeout {
-        /// How long was waited.
+        /// The time waited.
         waited: Duration,
     },
     /// The observer has ended.
@@ -44,21 +43,20 @@ pub enum GpuError {
     Stopped,
 }
 
-/// How a GPU is doing.
+/// State of a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GpuState {
     /// It answers.
     Ok,
-    /// The driver says that it is lost (or gives only unknown errors for it): no new claims; its
-    /// figures are absent.
+    /// The driver reports it as lost (or gives only unknown errors for it): no new claims; its figures are absent.
     Lost,
     /// A call on it has not returned for a long time; its figures are absent.
     Hung,
-    /// Nothing of this process has it open, so that it can be reset: see [`Observer::release`]. Its figures are absent.
+    /// This process does not have it open, so that it can be reset: see [`Observer::release`]. Its figures are absent.
     Released,
 }
 
-/// The version of CUDA that the driver offers.
+/// The CUDA version of the driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CudaVersion {
     /// 13 of 13.5.
@@ -70,28 +68,28 @@ pub struct CudaVersion {
 /// All GPUs at one time.
 #[derive(Debug, Clone, PartialEq)]
 pub struct GpuSample {
-    /// When the sample was put together.
+    /// Time of the sample.
     pub taken: Instant,
     /// Version of the driver, such as `580.65.06`.
     pub driver_version: Option<String>,
-    /// Version of CUDA that the driver offers.
+    /// CUDA version of the driver.
     pub cuda_version: Option<CudaVersion>,
     /// One reading per GPU, by NVML index.
     pub gpus: Vec<GpuReading>,
 }
 
-/// What hardware counters say, averaged since the sample before.
+/// Hardware counters, averaged since the previous sample.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Gpm {
-    /// Whose counters they are.
+    /// Source of the counters.
     pub source: CounterSource,
     /// SM activity in percent.
     pub sm_active: Option<f64>,
     /// SM occupancy in percent.
     pub sm_occupancy: Option<f64>,
-    /// Time in percent in which any tensor core works.
+    /// Time with any tensor core active, in percent.
     pub tensor_active: Option<f64>,
-    /// Used part of the memory's bandwidth in percent.
+    /// Used memory bandwidth in percent.
     pub dram_active: Option<f64>,
     /// Bytes a second over PCIe into the GPU.
     pub pcie_rx: Option<f64>,
@@ -108,39 +106,39 @@ pub struct Gpm {
 pub struct GpuReading {
     /// NVML index.
     pub index: u32,
-    /// When the figures were read; absent if never. Figures older than a few intervals are stale.
+    /// Time of the reading; `None` if never read. Figures older than a few intervals are stale.
     pub taken: Option<Instant>,
     /// How it is doing.
     pub state: GpuState,
-    /// How often it was lost since NVML was initialised; a reset takes the handle that a reader has.
+    /// Times it was lost since NVML was initialised; a reset invalidates a reader's handle.
     pub losses: u32,
     /// `GPU-xxxxxxxx-xxxx-...`.
     pub uuid: Option<String>,
-    /// N of `/dev/nvidia<N>`; need not equal the index.
+    /// N of `/dev/nvidia<N>`; may differ from the index.
     pub minor: Option<u32>,
     /// Product name.
     pub name: Option<String>,
-    /// PCI bus id as NVML prints it, `00000000:3B:00.0`.
+    /// PCI bus id in NVML's form, `00000000:3B:00.0`.
     pub pci_bus_id: Option<String>,
     /// Compute capability, major and minor.
     pub compute_capability: Option<(i32, i32)>,
     /// Number of SMs.
     pub sm_count: Option<u32>,
-    /// Whether GPM works on it.
+    /// Whether it supports GPM.
     pub gpm_supported: Option<bool>,
-    /// Whether a screen hangs on it.
+    /// Whether a screen is connected.
     pub display_active: Option<bool>,
-    /// Whether it is cut into MIG instances.
+    /// Whether it is divided into MIG instances.
     pub mig_enabled: Option<bool>,
-    /// Device memory in bytes, all of it.
+    /// Total device memory in bytes.
     pub mem_total: Option<u64>,
-    /// Bytes that the driver keeps for itself; not in `mem_used`.
+    /// Bytes reserved by the driver; not in `mem_used`.
     pub mem_reserved: Option<u64>,
-    /// Bytes that processes (and their contexts) use.
+    /// Bytes used by processes (and their contexts).
     pub mem_used: Option<u64>,
     /// Time in percent with any kernel resident: what nvidia-smi calls GPU-Util.
     pub time_busy: Option<f64>,
-    /// Hardware counters, where the GPU has them and two samples exist.
+    /// Hardware counters, if the GPU has them and two samples exist.
     pub gpm: Option<Gpm>,
     /// Degrees Celsius.
     pub temperature: Option<u32>,
@@ -148,9 +146,9 @@ pub struct GpuReading {
     pub power_w: Option<f64>,
     /// Power limit in force, in watts.
     pub power_limit_w: Option<f64>,
-    /// The instances that it is divided into (MIG), in NVML's order.
+    /// Its MIG instances, in NVML's order.
     pub instances: Vec<MigReading>,
-    /// Errors and repairs, and what holds its clocks down.
+    /// Errors and repairs, and reasons for reduced clocks.
     pub health: Seen,
     /// Processes on the GPU; absent if the list could not be read (an empty list is known).
     pub processes: Option<Vec<GpuProcess>>,
@@ -167,26 +165,26 @@ pub struct MigReading {
     pub gi: u32,
     /// Number of the compute instance in it.
     pub ci: u32,
-    /// The first memory slice that it has; absent where this process may not ask.
+    /// Its first memory slice; `None` if this process may not ask.
     pub start: Option<u32>,
     /// Number of SMs.
     pub sm_count: Option<u32>,
-    /// Compute slices, and how many the whole GPU has.
+    /// Compute slices, of it and of the whole GPU.
     pub slices: Option<(u32, u32)>,
-    /// Device memory in bytes, all of it.
+    /// Total device memory in bytes.
     pub mem_total: Option<u64>,
-    /// Bytes that the driver keeps.
+    /// Bytes reserved by the driver.
     pub mem_reserved: Option<u64>,
-    /// Bytes that processes use.
+    /// Bytes used by processes.
     pub mem_used: Option<u64>,
-    /// Hardware counters of the instance, where it has them and two samples exist.
+    /// Hardware counters of the instance, if it has them and two samples exist.
     pub gpm: Option<Gpm>,
     /// Processes; absent if the list could not be read.
     pub processes: Option<Vec<GpuProcess>>,
 }
 
 impl GpuReading {
-    /// What is known of a GPU before anybody has looked: nothing.
+    /// A GPU before the first reading.
     #[must_use]
     pub fn unread(index: u32) -> Self {
         Self {
@@ -217,7 +215,7 @@ impl GpuReading {
         }
     }
 
-    /// Drops what was measured and keeps what the GPU is, for one that answers no more.
+    /// Drops the measurements of a GPU that does not answer any more, and keeps its properties.
     fn forget_figures(&mut self) {
         self.mem_used = None;
         self.time_busy = None;
@@ -233,15 +231,15 @@ impl GpuReading {
         }
     }
 
-    /// How old the figures are; absent if there are none.
+    /// Age of the figures; `None` without figures.
     #[must_use]
     pub fn age(&self) -> Option<Duration> {
         self.taken.map(|taken| taken.elapsed())
     }
 }
 
-/// Warps that an SM can have resident, by compute capability (CUDA C Programming Guide, table of technical
-/// specifications); absent for generations whose number is not known.
+/// Maximum resident warps of an SM by compute capability (CUDA C Programming Guide, table of technical specifications);
+/// `None` for generations whose number is unknown.
 #[must_use]
 pub fn warps_per_sm(capability: (i32, i32)) -> Option<u32> {
     match capability {
@@ -252,7 +250,7 @@ pub fn warps_per_sm(capability: (i32, i32)) -> Option<u32> {
     }
 }
 
-/// CUDA cores per SM by compute capability, for generations whose count is known.
+/// CUDA cores per SM by compute capability, for generations whose number is known.
 fn cores_per_sm(capability: (i32, i32)) -> Option<u32> {
     match capability {
         (5, _) | (6, 1 | 2) => Some(128),

@@ -1,10 +1,10 @@
 //! NVIDIA's MPS: several programs side by side on one GPU.
 //!
-//! One control daemon per GPU, each with a directory of its own for its sockets and one for its logs, is
-//! driven through NVIDIA's own program: a command on its standard input, the reply on its standard output
-//! (protocol 2). A daemon outlives the service, whose successor finds it again by its directory. [`Watch`]
-//! decides, purely, when one is started again and what its silence or its faults mean; version 3 of the
-//! protocol (named servers and namespaces, r615) would take the place of [`Control`].
+//! One control daemon per GPU, with a directory for its sockets and one for its logs, is driven through NVIDIA's own
+//! program: a command on its standard input, the reply on its standard output (protocol 2). A daemon outlives the
+//! service, whose successor finds it by its directory. [`Watch`] decides, purely, when a daemon is restarted and what
+//! its silence or its faults mean. Version 3 of the protocol (named servers and namespaces, r615) could replace
+//! [`Control`].
 
 mod access;
 mod answer;
@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 /// Name of NVIDIA's program.
 pub const PROGRAM: &str = "nvidia-cuda-mps-control";
 
-/// Finds the control program: as configured, else on `PATH`, else where distributions put it.
+/// Finds the control program: as configured, on `PATH`, or where distributions put it.
 #[must_use]
 pub fn find_program(configured: Option<&Path>) -> Option<PathBuf> {
     if let Some(path) = configured {
@@ -32,8 +32,8 @@ pub fn find_program(configured: Option<&Path>) -> Option<PathBuf> {
     dirs.map(|dir| dir.join(PROGRAM)).find(|p| p.is_file())
 }
 
-/// SMs that a client gets for a thread percentage: whole pairs (TPCs), rounded down. Measured on 188 SMs
-/// (25, 50, 75 % gave 46, 94, 140) and on 40 (10 % gave 4); NVIDIA documents only that it rounds down.
+/// SMs of a client with this thread percentage: whole pairs (TPCs), rounded down. Measured on 188 SMs (25, 50, 75 %
+/// gave 46, 94, 140) and on 40 (10 % gave 4); NVIDIA documents only the rounding down.
 #[must_use]
 pub fn sms_of(all: u32, percentage: f64) -> u32 {
     let pairs = (f64::from(all) * percentage / 200.0 + 1e-9).floor();
@@ -47,7 +47,7 @@ pub fn percentage_for(share_milli: u32, sms: Option<u32>) -> f64 {
     let pair = sms
         .filter(|n| *n >= 2)
         .map_or(0.0, |n| 200.0 / f64::from(n));
-    // Up to a hundredth of a percent more, so that no rounding takes the pair away again.
+    // Up to a hundredth of a percent more, so that rounding does not remove the pair again.
     let least = (pair * 100.0).ceil() / 100.0;
     wanted.max(least).min(100.0)
 }

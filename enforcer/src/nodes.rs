@@ -7,39 +7,39 @@ use std::path::{Path, PathBuf};
 
 use nix::sys::stat::{Mode, SFlag, makedev, mknod};
 
-/// The major that NVIDIA's GPUs and `nvidiactl` have had since ever.
+/// The fixed major of NVIDIA's GPUs and `nvidiactl`.
 const NVIDIA_MAJOR: u32 = 195;
-/// Majors that the kernel leaves for local use, where stand-ins look for a free one.
+/// Majors for local use in the kernel, among which stand-ins take a free one.
 const LOCAL_MAJORS: std::ops::RangeInclusive<u32> = 240..=254;
 
-/// Majors of the driver's character devices on this machine. All but the first change from one
-/// load of the module to the next.
+/// Majors of the driver's character devices on this machine. All but the first may change whenever the module is
+/// loaded.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Majors {
     /// Of `nvidia<N>` and `nvidiactl`.
     pub nvidia: u32,
-    /// Of `nvidia-uvm`; absent while its module is not loaded.
+    /// Of `nvidia-uvm`; `None` while its module is not loaded.
     pub uvm: Option<u32>,
-    /// Of `nvidia-caps/nvidia-cap<N>`; absent on drivers without MIG.
+    /// Of `nvidia-caps/nvidia-cap<N>`; `None` on drivers without MIG.
     pub caps: Option<u32>,
 }
 
-/// What can go wrong with device nodes.
+/// Errors of device nodes.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NodeError {
     /// A system call failed.
     #[error("cannot {verb} {path}")]
     Io {
-        /// What was attempted.
+        /// The attempted action.
         verb: &'static str,
-        /// On what.
+        /// The file or directory.
         path: PathBuf,
-        /// Why not.
+        /// The reason.
         #[source]
         source: io::Error,
     },
-    /// All majors for local use are taken.
+    /// All majors for local use are in use.
     #[error("no character device major is free between 240 and 254")]
     NoFreeMajor,
 }
@@ -53,8 +53,8 @@ impl Majors {
         proc_devices().map(|text| Self::parse(&text))
     }
 
-    /// Reads the text of a `/proc/devices` file. Without a driver the major is the usual one, so
-    /// that a filter made before the module is loaded still holds.
+    /// Parses a `/proc/devices` file. Without a driver the major is the usual one, so that a filter made before the
+    /// module is loaded still works.
     #[must_use]
     pub fn parse(text: &str) -> Self {
         let major = |wanted: &str| characters(text).find(|(_, name)| *name == wanted);
@@ -69,7 +69,7 @@ impl Majors {
         }
     }
 
-    /// Majors that no driver has, for [`make_stand_ins`].
+    /// Unused majors for [`make_stand_ins`].
     ///
     /// # Errors
     /// [`NodeError::NoFreeMajor`] or [`NodeError::Io`].
@@ -112,13 +112,13 @@ fn characters(text: &str) -> impl Iterator<Item = (u32, &str)> {
 pub struct MigMinors(std::collections::BTreeMap<String, u32>);
 
 impl MigMinors {
-    /// Reads the file; none where there is none.
+    /// Reads the file; none if it does not exist.
     #[must_use]
     pub fn read(path: &Path) -> Self {
         fs::read_to_string(path).map_or_else(|_| Self::default(), |text| Self::parse(&text))
     }
 
-    /// Lines such as `gpu0/gi3/ci0/access 31`.
+    /// Parses lines such as `gpu0/gi3/ci0/access 31`.
     #[must_use]
     pub fn parse(text: &str) -> Self {
         let entry = |line: &str| {
@@ -128,8 +128,8 @@ impl MigMinors {
         Self(text.lines().filter_map(entry).collect())
     }
 
-    /// N of the two `/dev/nvidia-caps/nvidia-cap<N>` that a process needs for an instance of the GPU with this
-    /// minor: that of the GPU instance and that of its compute instance.
+    /// N of the two `/dev/nvidia-caps/nvidia-cap<N>` that a process needs for an instance of the GPU with this minor:
+    /// the GPU instance's and its compute instance's.
     #[must_use]
     pub fn of_instance(&self, gpu: u32, gi: u32, ci: u32) -> Option<[u32; 2]> {
         let whole = self.0.get(&format!("gpu{gpu}/gi{gi}/access"))?;
@@ -138,7 +138,7 @@ impl MigMinors {
     }
 }
 
-/// Makes the nodes of MIG capabilities in `dir/nvidia-caps`, as [`make_stand_ins`] does those of GPUs.
+/// Makes the nodes of MIG capabilities in `dir/nvidia-caps`, like [`make_stand_ins`] for GPUs.
 ///
 /// # Errors
 /// [`NodeError::Io`] naming the node.
@@ -156,10 +156,9 @@ pub fn make_cap_stand_ins(dir: &Path, major: u32, minors: &[u32]) -> Result<(), 
     Ok(())
 }
 
-/// Makes character devices in `dir` that stand in for the driver's: `nvidia<N>` for each of
-/// `minors`, `nvidiactl`, `nvidia-uvm`. No driver is behind them: opening one fails with ENXIO
-/// where the device filter allows it and with EPERM where it does not. Nodes that exist are made
-/// anew. Needs root and a file system that is not mounted `nodev`.
+/// Makes character devices in `dir` that stand in for the driver's: `nvidia<N>` for each of `minors`, `nvidiactl`,
+/// `nvidia-uvm`. No driver is behind them: opening one fails with ENXIO if the device filter allows it and with EPERM
+/// if not. Existing nodes are replaced. Needs root and a file system that is not mounted `nodev`.
 ///
 /// # Errors
 /// [`NodeError::Io`] naming the node.
@@ -197,7 +196,7 @@ fn make_node(path: &Path, major: u32, minor: u32) -> io::Result<()> {
         Mode::from_bits_truncate(0o666),
         device,
     )?;
-    // The umask may have taken bits away.
+    // The umask may have removed bits.
     fs::set_permissions(path, fs::Permissions::from_mode(0o666))
 }
 

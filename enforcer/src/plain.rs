@@ -1,6 +1,6 @@
-//! Words of other programs as they may be shown.
+//! Makes other programs' text safe to show.
 
-/// The text in printable ASCII, cut after `most` characters; whatever else stands in it is a question mark each.
+/// The text in printable ASCII, cut after `most` characters; each other character becomes a question mark.
 pub(crate) fn plain(text: &str, most: usize) -> String {
     let is_plain = |c: char| c.is_ascii_graphic() || c == ' ';
     text.chars()

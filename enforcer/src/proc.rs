@@ -1,7 +1,7 @@
-//! Processes: what `/proc` says of them, who is at the other end of a socket, when they end.
+//! Processes: `/proc`, the peer of a socket, the end of a process.
 //!
-//! A process may end between any two looks. "Gone" is `None` here, never an error, and a pid is
-//! only as good as the moment: [`ProcessKey`] and [`PidFd`] stay true.
+//! A process may end between any two reads. "Gone" is `None` here, never an error. A pid is valid only for a moment;
+//! [`ProcessKey`] and [`PidFd`] stay valid.
 
 mod namespace;
 mod pidfd;

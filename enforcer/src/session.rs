@@ -1,18 +1,19 @@
-//! The graphical sessions at the machine's own screens, by logind's word: a desktop must keep its GPU.
+//! Graphical sessions at the machine's own screens, according to logind: a desktop must keep its GPU.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Where logind writes what it knows of each session (what libsystemd's `sd_session_get_*` read).
+/// logind's files about sessions (read by libsystemd's `sd_session_get_*`).
 pub const SESSIONS: &str = "/run/systemd/sessions";
 
-/// The cgroups of the graphical sessions at seats, as paths from the top: the session's scope, and the user's
-/// manager, below which today's desktops start the display server and every program. Sessions from elsewhere
-/// (ssh, VNC) have no seat. Empty without logind.
+/// The cgroups of graphical sessions at seats, as paths from the top: the session's scope, and the user's manager,
+/// below which today's desktops start the display server and all programs. Remote sessions (ssh, VNC) have no seat.
+/// Empty without logind.
 #[must_use]
 pub fn graphical_cgroups(sessions: &Path) -> Vec<PathBuf> {
     let files = fs::read_dir(sessions).into_iter().flatten().flatten();
-    // Beside each lies a pipe (`c1.ref`) whose other end the session holds: reading it would wait for its end.
+    // Beside each lies a pipe (`c1.ref`) whose other end the session holds: reading it would block until the session
+    // ends.
     let plain = files.filter(|entry| entry.file_type().is_ok_and(|t| t.is_file()));
     let texts = plain.filter_map(|entry| fs::read_to_string(entry.path()).ok());
     let mut found: Vec<PathBuf> = texts
@@ -69,7 +70,7 @@ mod tests {
         );
         write("8", "UID=1002\nTYPE=x11\nSCOPE=../../x.scope\nSEAT=seat0\n");
         write("9", "");
-        // Held open for writing as logind's are; who reads it waits.
+        // Held open for writing like logind's; reading it blocks.
         let pipe = dir.path().join("2.ref");
         nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
         let _held = fs::OpenOptions::new()

@@ -1,8 +1,8 @@
-//! systemd as the keeper of the cgroup tree, over D-Bus: units for the claims of each user, with the caps of
-//! the user's own slice, and what unit a process is the main process of.
+//! systemd as the owner of the cgroup tree, over D-Bus: units for each user's claims, with the caps of the user's own
+//! slice, and the unit of a main process.
 //!
-//! The calls run in a thread of their own: the bus may be slow, and its client may not run inside another
-//! runtime. Claims need it only when a user claims for the first time since boot.
+//! The calls run in a thread of their own: the bus may be slow, and its client must not run inside another runtime.
+//! Claims need it only for a user's first claim since boot.
 
 mod answer;
 
@@ -15,21 +15,21 @@ use std::time::{Duration, Instant};
 use zbus::blocking::{Connection, connection::Builder};
 use zbus::zvariant::{OwnedObjectPath, OwnedValue, Value};
 
-/// Where systemd says that it runs this machine (`sd_booted(3)`).
+/// Exists if systemd runs this machine (`sd_booted(3)`).
 const BOOTED: &str = "/run/systemd/system";
 const NAME: &str = "org.freedesktop.systemd1";
 const MANAGER: &str = "org.freedesktop.systemd1.Manager";
 const MANAGER_PATH: &str = "/org/freedesktop/systemd1";
 const UNIT: &str = "org.freedesktop.systemd1.Unit";
 const PROPERTIES: &str = "org.freedesktop.DBus.Properties";
-/// How long one call may take.
+/// Longest duration of a call.
 const CALL: Duration = Duration::from_secs(5);
-/// How long a unit may take to start.
+/// Longest start of a unit.
 const START: Duration = Duration::from_secs(10);
-/// How long whoever can let nobody else wait waits for an answer.
+/// Longest wait for an answer in callers that must not block others.
 const SHORT: Duration = Duration::from_millis(200);
 
-/// What an administrator can set on `user-<uid>.slice` that a claim must not lead around.
+/// Limits of `user-<uid>.slice`, copied so that a claim cannot bypass them.
 const CAPS: [&str; 14] = [
     "MemoryHigh",
     "MemoryMax",
@@ -60,9 +60,9 @@ pub enum SystemdError {
     /// It refused, or failed.
     #[error("systemd cannot {verb} {unit}: {why}")]
     Refused {
-        /// What was asked.
+        /// The request.
         verb: &'static str,
-        /// On which unit.
+        /// The unit.
         unit: String,
         /// Its answer.
         why: String,
@@ -72,33 +72,33 @@ pub enum SystemdError {
     Silent(Duration),
 }
 
-/// A unit that a process is the main process of.
+/// A unit with its main process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MainOf {
     /// Name, `vllm.service`.
     pub unit: String,
-    /// Its cgroup, as the kernel names it.
+    /// The kernel's name of its cgroup.
     pub cgroup: PathBuf,
 }
 
 type Job = Box<dyn FnOnce(&mut Bus) + Send>;
 
-/// How long somebody waits for systemd.
+/// How long a caller waits for systemd.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Patience {
-    /// As long as a unit may take to start.
+    /// As long as the start of a unit may take.
     Long,
-    /// 200 ms, and not at all while systemd owes an answer that somebody has given up waiting for.
+    /// 200 ms, and not at all while an abandoned request has no answer yet.
     Short,
 }
 
-/// A handle on the thread that talks to systemd. Copies use the same thread.
+/// A handle on the thread that talks to systemd. Copies share the thread.
 #[derive(Clone)]
 pub struct Systemd {
     jobs: mpsc::Sender<Job>,
-    /// Questions that nobody waits for any more, and that have no answer yet.
+    /// Abandoned requests without an answer.
     owed: Arc<AtomicUsize>,
-    /// Slices whose caps are about to be copied: once each, however often somebody asks.
+    /// Slices whose caps are about to be copied: once each, however often it is requested.
     refreshed: Arc<Mutex<BTreeSet<String>>>,
 }
 
@@ -115,7 +115,7 @@ pub fn booted() -> bool {
 }
 
 impl Systemd {
-    /// Starts the thread and makes sure that systemd answers.
+    /// Starts the thread and checks that systemd answers.
     ///
     /// # Errors
     /// [`SystemdError::NotBooted`] or [`SystemdError::NoBus`].
@@ -142,11 +142,11 @@ impl Systemd {
         Ok(systemd)
     }
 
-    /// Makes sure that a slice is active; its cgroup, as the kernel names it. The slice gets the caps of
-    /// `like`, another slice, where one is given.
+    /// Makes sure that a slice is active; returns the kernel's name of its cgroup. It gets the caps of the slice
+    /// `like`, if given.
     ///
     /// # Errors
-    /// [`SystemdError`] saying what systemd refused.
+    /// [`SystemdError`].
     pub fn slice(
         &self,
         name: String,
@@ -159,11 +159,11 @@ impl Systemd {
         })
     }
 
-    /// Makes sure that a unit is active whose cgroup is gshare's to divide; the cgroup, as the kernel
-    /// names it. An idle process holds it: systemd tidies empty cgroups away.
+    /// Makes sure that a unit is active whose cgroup gshare may divide; returns the kernel's name of the cgroup. An
+    /// idle process keeps it: systemd removes empty cgroups.
     ///
     /// # Errors
-    /// [`SystemdError`] saying what systemd refused.
+    /// [`SystemdError`].
     pub fn home(
         &self,
         name: String,
@@ -174,7 +174,7 @@ impl Systemd {
         self.ask(patience, move |bus| bus.home(&name, &slice, &description))
     }
 
-    /// Copies the caps of slice `like` to slice `name` again, in the background; with this weight where `like` has none.
+    /// Copies the caps of slice `like` to slice `name` again, in the background; with this weight if `like` has none.
     pub fn refresh_caps(
         &self,
         name: String,
@@ -187,7 +187,7 @@ impl Systemd {
         let slices = Arc::clone(&self.refreshed);
         let job = move |bus: &mut Bus| {
             asked_for(&slices).remove(&name);
-            // What was copied before stays in force; the next refresh may succeed.
+            // The earlier copy stays in force; the next refresh may succeed.
             let _ = bus.copy_caps(&name, &like, weight());
         };
         let _ = self.jobs.send(Box::new(job));
@@ -196,16 +196,16 @@ impl Systemd {
     /// Stops a unit, in the background.
     pub fn stop(&self, name: String) {
         let job = move |bus: &mut Bus| {
-            // One that cannot be stopped is empty, and in nobody's way.
+            // A slice that cannot be stopped is empty and harmless.
             let _ = bus.call(MANAGER_PATH, MANAGER, "StopUnit", &(name, "fail"));
         };
         let _ = self.jobs.send(Box::new(job));
     }
 
-    /// The service that `pid` is the main process of.
+    /// The service whose main process is `pid`.
     ///
     /// # Errors
-    /// [`SystemdError`] if systemd does not answer; a process that is no main process is `None`.
+    /// [`SystemdError`] if systemd does not answer; `None` for a process that is not a main process.
     pub fn main_of(&self, pid: u32) -> Result<Option<MainOf>, SystemdError> {
         self.ask(Patience::Short, move |bus| bus.main_of(pid))
     }
@@ -224,7 +224,7 @@ impl Systemd {
         if most.is_zero() {
             return silent;
         }
-        // Handed over or given up, nothing between.
+        // Either handed over or abandoned.
         let (tell, told) = mpsc::sync_channel(0);
         let owed = Arc::clone(&self.owed);
         let job = move |bus: &mut Bus| {
@@ -237,7 +237,7 @@ impl Systemd {
         match told.recv_timeout(most) {
             Ok(answer) => answer,
             Err(mpsc::RecvTimeoutError::Timeout) => {
-                // Counted before the other side can find that nobody waits.
+                // Counted before the other side can find that the caller has gone.
                 self.owed.fetch_add(1, Ordering::Relaxed);
                 silent
             }
@@ -250,7 +250,7 @@ fn asked_for(slices: &Mutex<BTreeSet<String>>) -> MutexGuard<'_, BTreeSet<String
     slices.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The connection, made when it is needed and made anew when it has broken.
+/// The connection, made on first use and again after it has broken.
 #[derive(Default)]
 struct Bus {
     connection: Option<Connection>,
@@ -262,7 +262,8 @@ type Property<'a> = (&'a str, Value<'a>);
 impl Bus {
     fn connection(&mut self) -> Result<&Connection, SystemdError> {
         if self.connection.is_none() {
-            // Not by systemd's own socket, `/run/systemd/private`: it names itself as its sender, which zbus does not read.
+            // Not systemd's own socket, `/run/systemd/private`: it sends its name as the sender, which zbus cannot
+            // parse.
             let made = Builder::system().and_then(|b| b.method_timeout(CALL).build());
             self.connection = Some(made.map_err(|e| SystemdError::NoBus(e.to_string()))?);
         }
@@ -271,7 +272,7 @@ impl Bus {
             .ok_or_else(|| SystemdError::NoBus("no connection".to_owned()))
     }
 
-    /// One call; a connection that broke since the last one is made anew.
+    /// One call; a connection that broke since the last one is replaced.
     fn call<B>(
         &mut self,
         path: &str,
@@ -297,7 +298,7 @@ impl Bus {
         }
     }
 
-    /// The object of a unit, loaded if it was not.
+    /// The object of a unit, loaded if necessary.
     fn unit(&mut self, name: &str) -> Result<OwnedObjectPath, SystemdError> {
         let answer = self.call(MANAGER_PATH, MANAGER, "LoadUnit", &(name,));
         path_in(answer).map_err(|e| refused("load", name, &e))
@@ -324,7 +325,7 @@ impl Bus {
             .map_err(|e| refused("start", name, &e.to_string()))
     }
 
-    /// Waits until a unit is active; its cgroup.
+    /// Waits until a unit is active; returns its cgroup.
     fn started(&mut self, name: &str, kind: &str) -> Result<PathBuf, SystemdError> {
         let unit = self.unit(name)?;
         let end = Instant::now() + START;
@@ -371,7 +372,7 @@ impl Bus {
             ("Slice", Value::from(slice)),
             ("Delegate", Value::from(true)),
             ("ExecStart", Value::from(holder.to_vec())),
-            // Members must not pay for each other, nor for the holder.
+            // Members must not suffer from each other, nor from the holder.
             ("Restart", Value::from("always")),
             ("OOMPolicy", Value::from("continue")),
             ("OOMScoreAdjust", Value::from(-900_i32)),
@@ -381,7 +382,7 @@ impl Bus {
         self.started(name, "org.freedesktop.systemd1.Service")
     }
 
-    /// Sets on slice `name` those caps of slice `like` that differ, with this weight where `like` has none.
+    /// Sets those caps of slice `like` on slice `name` that differ, with this weight if `like` has none.
     fn copy_caps(
         &mut self,
         name: &str,
@@ -392,7 +393,7 @@ impl Bus {
         let (from, to) = (self.unit(like)?, self.unit(name)?);
         let mut changed = Vec::new();
         for cap in CAPS {
-            // What this systemd does not know cannot be set on either.
+            // A property that this systemd does not know cannot be set either.
             let both = (
                 self.get(&from, interface, cap),
                 self.get(&to, interface, cap),
@@ -428,7 +429,7 @@ impl Bus {
             let value = self.get(&unit, interface, property);
             value.map_err(|e| refused("query", "a unit", &e.to_string()))
         };
-        // It may be no service at all.
+        // It may not be a service.
         let main = get(service, "MainPID").ok().and_then(answer::process);
         if main != Some(pid) {
             return Ok(None);
@@ -446,7 +447,7 @@ fn path_in(answer: Result<zbus::Message, zbus::Error>) -> Result<OwnedObjectPath
     answer.body().deserialize().map_err(|e| e.to_string())
 }
 
-/// Whether a unit of that name is there already.
+/// Whether a unit of this name exists already.
 fn is_there(answer: &Result<zbus::Message, zbus::Error>) -> bool {
     matches!(answer, Err(zbus::Error::MethodError(name, ..))
         if name.as_str() == "org.freedesktop.systemd1.UnitExists")

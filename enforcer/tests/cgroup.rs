@@ -33,7 +33,7 @@ fn members_are_known_by_the_kernel() {
     let parents: Vec<i32> = proc::ancestors(pids[0]).iter().map(|s| s.pid).collect();
     assert!(parents.contains(&shell.pid()), "{parents:?}");
 
-    // A second tree object, as after a restart, finds the same.
+    // A second tree object, as after a restart, finds the same claims.
     let found = tree.0.claims().unwrap();
     let places: Vec<ClaimPlace> = found.iter().map(ClaimCgroup::place).collect();
     assert_eq!(places, [claim.place()]);
@@ -52,7 +52,7 @@ fn members_of_nested_cgroups_count() {
     assert_eq!(claim.procs().unwrap(), [shell.pid()]);
     assert_eq!(tree.0.claim_of_pid(shell.pid()), Some(claim.place()));
     assert!(claim.events().unwrap().populated);
-    // Moving it again counts as arrived even from below.
+    // Moving it again succeeds even from a cgroup below.
     claim.move_process(shell.pid(), None).unwrap();
 
     let error = tree.0.remove(&claim).unwrap_err();
@@ -71,7 +71,7 @@ fn members_of_nested_cgroups_count() {
 fn a_claim_freezes_thaws_and_dies_as_a_whole() {
     let Some(tree) = TestTree::new() else { return };
     let claim = tree.claim(1000, 1);
-    // It forks on and on, which cgroup.kill must outrun.
+    // It keeps forking, and cgroup.kill must be faster.
     let mut shell = Waiting::new("while :; do sleep 0.01 & wait; done");
     claim.move_process(shell.pid(), None).unwrap();
     shell.go();
@@ -173,7 +173,7 @@ fn warming_up_moves_nobody() {
     assert_eq!(own(), before);
 }
 
-/// Set for the copy of this program that plays an unprivileged service in a delegated cgroup.
+/// Set for the copy of this program that acts as an unprivileged service in a delegated cgroup.
 const DELEGATED: &str = "GSHARE_TEST_DELEGATED";
 
 /// Not a test of its own: the unprivileged part of the test below.
@@ -207,7 +207,7 @@ fn unprivileged_service() {
 fn a_delegated_cgroup_is_enough_for_an_unprivileged_service() {
     use std::os::unix::fs::{PermissionsExt, chown};
     let Some(tree) = TestTree::new() else { return };
-    // The claim's cgroup plays the unit that was delegated.
+    // The claim's cgroup acts as the delegated unit.
     let unit = tree.claim(65534, 1);
     let dir = tempfile::tempdir().unwrap();
     let copy = dir.path().join("test");

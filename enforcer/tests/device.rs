@@ -1,5 +1,5 @@
-//! The device filter in the real kernel, on nodes that no driver stands behind: a granted node
-//! answers ENXIO (the open reached the device layer), a refused one EPERM.
+//! The device filter in the real kernel, on nodes without a driver: a granted node gives ENXIO (the open reached the
+//! device layer), a refused one EPERM.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod support;
@@ -15,7 +15,7 @@ use support::{TestTree, Waiting};
 
 const OPEN: &str = "No such device or address";
 const SHUT: &str = "Operation not permitted";
-/// Set for the copy of this program that plays a service and is killed.
+/// Set for the copy of this program that acts as a service and is killed.
 const SERVICE_TREE: &str = "GSHARE_TEST_SERVICE_TREE";
 
 struct Fixture {
@@ -54,7 +54,7 @@ impl Fixture {
         DeviceRules::gpus(self.majors.clone(), minors.iter().copied())
     }
 
-    /// What opening each node answers to a *child* of a process moved into the claim.
+    /// Results of opening each node in a *child* of a process moved into the claim.
     fn open_all(&self, claim: Option<&ClaimCgroup>) -> Vec<(String, String)> {
         let names = [
             "nvidia0",
@@ -81,7 +81,7 @@ impl Fixture {
         names.map(str::to_owned).into_iter().zip(answers).collect()
     }
 
-    /// The GPUs whose node opens, after checking that the shared nodes do.
+    /// GPUs whose node opens, after checking that the shared nodes do.
     fn visible(&self, claim: &ClaimCgroup) -> Vec<u32> {
         let mut answers = self.open_all(Some(claim));
         for (name, answer) in answers.split_off(4) {
@@ -137,7 +137,7 @@ fn a_guard_says_which_process_it_kept_from_which_gpu() {
         exempt: [].into(),
     };
     guard.set(claim.dir(), &rules).unwrap();
-    // Often enough that the ring begins again.
+    // Often enough for the ring to wrap around.
     for _ in 0..60 {
         let refused: Vec<_> = (0..4).filter(|n| *n != 1).map(Some).collect();
         assert_eq!(f.visible(&claim), [1]);
@@ -189,7 +189,7 @@ fn a_node_that_a_member_makes_itself_opens_nothing() {
     assert!(output.contains("made") && output.contains(SHUT), "{output}");
 }
 
-/// Not a test of its own: the part that plays the service in the test below.
+/// Not a test of its own: acts as the service in the test below.
 #[test]
 fn service_that_is_killed() {
     let Some(tree) = std::env::var_os(SERVICE_TREE) else {
@@ -247,7 +247,7 @@ fn the_filter_outlives_the_service() {
     assert_eq!(claims.len(), 1);
     assert_eq!(f.visible(&claims[0]), [2]);
 
-    // A restarted service sees what is there and can change it.
+    // A restarted service reads the filters back and can change them.
     let mut filters = Filters::default();
     assert!(filters.is_set(&claims[0], &f.rules(&[2])).unwrap());
     filters.set(&claims[0], &f.rules(&[3])).unwrap();
@@ -298,7 +298,7 @@ fn an_unprivileged_service_is_told_what_is_missing() {
         );
         return;
     }
-    // As root: once more as nobody, from a copy that nobody can reach.
+    // As root: again as the user `nobody`, from a copy that this user can read.
     let dir = tempfile::tempdir().unwrap();
     let copy = dir.path().join("test");
     std::fs::copy(std::env::current_exe().unwrap(), &copy).unwrap();

@@ -1,6 +1,6 @@
-/* A libnvidia-ml.so.1 with two GPUs whose troubles are files beside it:
+/* A libnvidia-ml.so.1 with two GPUs; files beside it control their faults:
  *   count    number of GPUs (default 2)
- *   lost-N   GPU N answers "lost" (15); odd-N: "unknown" (999) to looking it up
+ *   lost-N   GPU N answers "lost" (15); odd-N: looking up GPU N answers "unknown" (999)
  *   hang-N   calls on GPU N do not return while the file is there
  *   gone     every call answers "driver not loaded" (9)
  *   used-N   bytes in use on GPU N

@@ -58,7 +58,7 @@ impl Fake {
         }
     }
 
-    /// An observer and the samples that it yields at its ticks.
+    /// An observer and its samples.
     fn observe(&self) -> (Observer, mpsc::Receiver<GpuSample>) {
         let (sample_tx, sample_rx) = mpsc::channel();
         let observer = Observer::spawn(self.config(), move |sample| {
@@ -76,7 +76,7 @@ impl Drop for Fake {
     }
 }
 
-/// The first tick whose sample passes.
+/// The first sample that passes.
 fn wait_for(samples: &mpsc::Receiver<GpuSample>, wanted: impl Fn(&GpuSample) -> bool) -> GpuSample {
     let start = Instant::now();
     loop {
@@ -192,7 +192,7 @@ fn a_lost_gpu_is_a_state_and_the_other_goes_on() {
     let (_observer, samples) = fake.observe();
     for trouble in ["lost-0", "odd-0"] {
         wait_for(&samples, |s| s.gpus.iter().all(|g| g.state == GpuState::Ok));
-        // "Unknown" shows when the GPU is looked up, which happens after it was lost once.
+        // "Unknown" appears at the look-up of a GPU, which happens after it was lost once.
         fake.set("lost-0", "");
         wait_for(&samples, |s| s.gpus[0].state == GpuState::Lost);
         fake.set(trouble, "");
@@ -268,7 +268,7 @@ fn without_nvml_it_says_why_and_tries_again() {
     fake.unset("gone");
     wait_for(&samples, |s| s.gpus[0].mem_used.is_some());
 
-    // The driver is unloaded under our feet, and comes back with one GPU less.
+    // The driver is unloaded meanwhile, and comes back with one GPU less.
     fake.set("count", "1");
     fake.set("gone", "");
     until("it is unavailable again", || {

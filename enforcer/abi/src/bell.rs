@@ -1,5 +1,5 @@
-//! How a process calls the arbiter of its GPU, and sees whether the service lives: one end of a socket
-//! pair, the other end of which the service has.
+//! A process's end of a socket pair with the service: it calls the arbiter of its GPU, and shows whether the service
+//! lives.
 
 use std::{
     io,
@@ -11,8 +11,8 @@ use crate::{
     sys::{has_hung_up, send_byte, socket_inode},
 };
 
-/// The member's end. Programs close descriptors that are not theirs, and the number may then mean
-/// something else: the end is looked at before each use.
+/// The member's end. Programs close descriptors that they did not open, and the number may then mean another file: the
+/// end is checked before each use.
 #[derive(Debug)]
 pub struct Bell {
     fd: RawFd,
@@ -23,7 +23,7 @@ impl Bell {
     /// Takes the end for the rest of the process.
     ///
     /// # Errors
-    /// When it is no socket.
+    /// If it is not a socket.
     pub fn new(fd: OwnedFd) -> io::Result<Self> {
         let inode = socket_inode(fd.as_raw_fd())
             .ok_or_else(|| wrong("the descriptor for wake-ups is not a socket"))?;
@@ -35,15 +35,14 @@ impl Bell {
         socket_inode(self.fd) == Some(self.inode)
     }
 
-    /// Has the arbiter look. Does not wait; where many calls lie before it already, one more is not
-    /// needed.
+    /// Calls the arbiter. Does not wait; if many calls are queued already, another is not needed.
     pub fn ring(&self) {
         if self.is_there() {
             send_byte(self.fd);
         }
     }
 
-    /// Whether the service that gave this end out still runs; `None` when the program has closed it.
+    /// Whether the service that created this pair still runs; `None` if the program has closed the descriptor.
     pub fn service_lives(&self) -> Option<bool> {
         self.is_there().then(|| !has_hung_up(self.fd))
     }

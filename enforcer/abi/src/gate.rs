@@ -1,14 +1,12 @@
-//! What a process tells the arbiter of its GPU, in the usage page: a slot beside those of the memory, on
-//! cache lines of its own.
+//! What a process publishes to the arbiter of its GPU in the usage page: a slot of its own cache lines, beside the
+//! memory slots.
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-/// A thread of the process waits to launch.
 const WAITING: u64 = 1;
-/// Work of the process is on the GPU.
 const BUSY: u64 = 2;
 
-/// The words. The process is the only writer while it lives.
+/// The process is the only writer while it lives.
 #[repr(C, align(128))]
 #[derive(Debug)]
 pub struct GateSlot {
@@ -26,7 +24,7 @@ pub struct GateSlot {
     work: WorkWords,
 }
 
-/// What the process's launches have come to so far.
+/// Sums over the process's launches.
 #[repr(C, align(128))]
 #[derive(Debug)]
 struct WorkWords {
@@ -43,35 +41,35 @@ struct WorkWords {
     _pad: [AtomicU64; 7],
 }
 
-/// What a process says that its launches have come to so far, and what of it is on the GPU now.
+/// Sums over the launches of a process so far, and its work on the GPU now.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct WorkView {
-    /// Nanoseconds in which its kernels ran; those of several streams count each.
+    /// Nanoseconds in which its kernels ran; kernels of several streams each count.
     pub busy_ns: u64,
     /// The same times the SMs with a block.
     pub sm_ns: u64,
     /// The same times the resident warps.
     pub warp_ns: u64,
-    /// Launches that could not be measured and are in none of these.
+    /// Launches that could not be measured and are not in the sums.
     pub unmeasured: u64,
-    /// What is on the GPU and not in the sums yet.
+    /// Work on the GPU that is not in the sums yet.
     pub flight: Option<Flight>,
 }
 
-/// Work on the GPU whose end was not seen yet.
+/// Work on the GPU that is not known to have ended.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Flight {
-    /// CLOCK_MONOTONIC at which it began at the earliest, in nanoseconds.
+    /// CLOCK_MONOTONIC in nanoseconds: it began no earlier.
     pub since_ns: u64,
-    /// How long it is expected to last; absent for what was never seen.
+    /// Expected duration; `None` for a launch that was never measured.
     pub expected_ns: Option<u64>,
     /// SMs that it fills, in thousandths.
     pub sms_milli: u64,
-    /// Warps that it has resident, in thousandths.
+    /// Resident warps, in thousandths.
     pub warps_milli: u64,
 }
 
-/// What the words say.
+/// What a process last published.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct GateView {
     /// Whether a thread waits to launch.
@@ -80,24 +78,24 @@ pub struct GateView {
     pub busy: bool,
     /// Number of the publication.
     pub stamp: u64,
-    /// CLOCK_MONOTONIC at which that work is expected to be over, in nanoseconds.
+    /// CLOCK_MONOTONIC in nanoseconds at which that work is expected to end.
     pub expected_ns: u64,
     /// GPU time used so far, in nanoseconds.
     pub used_ns: u64,
-    /// The same with the time until work began and until it was seen to be over, in nanoseconds.
+    /// The same, plus the time until work began and until its end was seen, in nanoseconds.
     pub held_ns: u64,
     /// Time during which some thread was held back so far, in nanoseconds.
     pub waited_ns: u64,
-    /// What its launches take alone on the GPU, added up, in nanoseconds.
+    /// Sum of the times that its launches take alone on the GPU, in nanoseconds.
     pub demand_ns: u64,
-    /// CLOCK_MONOTONIC at which this was so, in nanoseconds.
+    /// CLOCK_MONOTONIC of the publication, in nanoseconds.
     pub said_ns: u64,
-    /// Since when the oldest of its work is on the GPU, in nanoseconds of CLOCK_MONOTONIC; 0 without any.
+    /// CLOCK_MONOTONIC in nanoseconds since when its oldest work is on the GPU; 0 without work.
     pub since_ns: u64,
 }
 
 impl GateSlot {
-    /// Says something new; its number follows the last one's. One thread at a time.
+    /// Publishes new figures under the next number. One thread at a time.
     pub fn publish(&self, view: &GateView) {
         let waiting = if view.waiting { WAITING } else { 0 };
         let flags = waiting | if view.busy { BUSY } else { 0 };
@@ -113,7 +111,7 @@ impl GateSlot {
         self.stamp.store(next, Ordering::Release);
     }
 
-    /// What was said last. The figures may be those of two publications that follow each other.
+    /// The last publication. The figures may be from two consecutive ones.
     pub fn view(&self) -> GateView {
         let stamp = self.stamp.load(Ordering::Acquire);
         let flags = self.flags.load(Ordering::Acquire);
@@ -131,7 +129,7 @@ impl GateSlot {
         }
     }
 
-    /// Says what the launches have come to. One thread at a time.
+    /// Publishes the sums. One thread at a time.
     pub fn publish_work(&self, view: &WorkView) {
         let work = &self.work;
         let turn = work.turn.load(Ordering::Relaxed);
@@ -158,7 +156,7 @@ impl GateSlot {
             .store((turn | 1).wrapping_add(1), Ordering::Release);
     }
 
-    /// What was last said that the launches have come to; `None` where it changes all the time.
+    /// The sums last published; `None` if they keep changing during the read.
     pub fn work(&self) -> Option<WorkView> {
         let work = &self.work;
         for _ in 0..100 {
@@ -256,7 +254,7 @@ mod tests {
             slot.publish_work(&said);
             assert_eq!(slot.work(), Some(said));
         }
-        // A process that died while it wrote says nothing that could be read.
+        // A process died while it wrote.
         slot.work.turn.store(7, Ordering::Relaxed);
         assert_eq!(slot.work(), None);
         slot.clear();

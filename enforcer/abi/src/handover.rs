@@ -1,21 +1,20 @@
-//! What the command line hands to the launcher in a sealed memfd: the command's environment, byte for byte, and
-//! what the kernel takes away when it runs a program with file capabilities. All of it is the user's own word
-//! and is used with the user's own rights only.
+//! What the command line hands to the launcher in a sealed memfd: the command's environment, byte for byte, and the
+//! settings that the kernel resets for a program with file capabilities. The content is untrusted and is used with the
+//! user's own rights only.
 
 use std::fmt;
 
-/// First line.
 const MAGIC: &str = "gshare-handover 1";
 
-/// Most bytes that are taken: more than the kernel takes as an environment.
+/// Maximum size in bytes: more than the kernel accepts as an environment.
 pub const HANDOVER_LIMIT: u64 = 8 << 20;
 
-/// What travels.
+/// The content.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Handover {
-    /// Signal that the process gets when its parent dies (PR_SET_PDEATHSIG); 0 is none.
+    /// Signal for the process when its parent dies (PR_SET_PDEATHSIG); 0 for none.
     pub death_signal: u32,
-    /// The parent at that time: if it is another one by then, the signal is due.
+    /// The parent at that time. If it has changed since, the signal is sent at once.
     pub parent: u32,
     /// Soft limit of the stack in bytes (RLIMIT_STACK).
     pub stack_bytes: u64,
@@ -25,7 +24,7 @@ pub struct Handover {
     pub environment: Vec<u8>,
 }
 
-/// It is not a handover.
+/// The bytes are not a handover.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NotHandover(&'static str);
 
@@ -38,7 +37,7 @@ impl fmt::Display for NotHandover {
 impl std::error::Error for NotHandover {}
 
 impl Handover {
-    /// As bytes.
+    /// Encodes it.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let head = format!(
@@ -48,7 +47,7 @@ impl Handover {
         [head.as_bytes(), &self.environment].concat()
     }
 
-    /// Reads it back.
+    /// Decodes it.
     ///
     /// # Errors
     /// [`NotHandover`] if a line or a number is missing.

@@ -1,5 +1,5 @@
-//! The service's side of the pages. Everything that a member can write is read as a claim to be
-//! checked: numbers are clamped, identities come from the service's own record, no lock is taken.
+//! The service's side of the pages. Everything that a member can write is untrusted: numbers are clamped, identities
+//! come from the service's own record, no lock is taken.
 
 mod doorbell;
 mod limits;
@@ -9,21 +9,21 @@ pub use doorbell::Doorbell;
 pub use limits::{LimitsFile, LimitsInit};
 pub use usage::{AssignError, Assigned, GateWatch, SlotView, UsageMemfd};
 
-/// How a thread of the service stands to users' programs on the machine's processors. An ordinary user's service may
-/// not ask for more than they have.
+/// Scheduling priority of a service thread relative to users' programs. A service of an ordinary user cannot raise it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Priority {
     /// The arbiter: claims wait for their turns.
     Arbiter,
-    /// Everything that programs wait for while they start: twenty kernels at once would leave the service a twentieth of
-    /// a processor.
+    /// Everything that programs wait for while they start: beside twenty kernels the service would otherwise get a
+    /// twentieth of a processor.
     Service,
-    /// What nobody waits for, and programs that the service starts.
+    /// Work that nobody waits for, and programs that the service starts.
     Background,
 }
 
 impl Priority {
-    /// Gives it to the calling thread, and to the threads and processes that this one starts. False where it may not.
+    /// Sets the priority of the calling thread; threads and processes that it starts inherit it. False without
+    /// permission.
     pub fn take(self) -> bool {
         crate::sys::set_nice(match self {
             Self::Arbiter => -15,

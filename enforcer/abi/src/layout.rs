@@ -1,5 +1,5 @@
-//! The two pages. Every word is an atomic, so that a torn or concurrent read is a stale number and
-//! never undefined behaviour.
+//! The two pages. Every word is an atomic, so a torn or concurrent read yields a stale number and never undefined
+//! behaviour.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -11,14 +11,13 @@ pub const ABI_VERSION: u32 = 3;
 pub const LIMITS_BYTES: usize = 4096;
 /// Processes that one claim can have on one GPU.
 pub const SLOTS: usize = 128;
-/// Counters that the threads of one process share out among themselves: each thread adds to one of
-/// them, so that launches of several threads do not meet on one cache line.
+/// Counters per process: its threads spread over them, so that their launches do not contend for a cache line.
 pub const STRIPES: usize = 16;
 /// Bytes of a [`UsagePage`] and of the memfd that holds it.
 pub const USAGE_BYTES: usize = 4096 + SLOTS * (256 + STRIPES * 128 + 256 + MARKS * 64);
-/// Threads of one process that each have a word of their own which says in which call of the driver they are.
+/// Threads per process that have a word of their own for the driver call they are in.
 pub const MARKS: usize = 128;
-/// Bytes by which the driver takes device memory, unless the limits page says otherwise.
+/// Unit in which the driver allocates device memory, unless the limits page says otherwise.
 pub const GRANULARITY_BYTES: u64 = 2 << 20;
 
 pub(crate) const LIMITS_MAGIC: u64 = u64::from_le_bytes(*b"gshrlim1");
@@ -32,18 +31,18 @@ pub enum State {
     Granted = 1,
     /// The claim has ended or is not yet granted: allocations and launches are refused.
     NotGranted = 2,
-    /// The claim's memory is in host RAM: calls of the driver wait in front of it.
+    /// The claim's memory is in host RAM: driver calls wait.
     Detached = 3,
-    /// It is about to go there: calls wait.
+    /// Its memory is about to move to host RAM: calls wait.
     Detaching = 4,
 }
 
-/// State words from this one on hold calls back.
+/// States from this one on hold calls back.
 pub const WAITS_FROM: u32 = State::Detached as u32;
 
 /// Bit of [`Slot::flags`]: the process allocated managed memory.
 pub const USES_MANAGED: u64 = 1;
-/// Bit of [`Slot::flags`]: more threads than there are [`MARKS`] call the driver; what they do is not seen.
+/// Bit of [`Slot::flags`]: more than [`MARKS`] threads call the driver; the calls of the rest are not seen.
 pub const HAS_CROWD: u64 = 2;
 /// Bit of [`Slot::flags`]: the process shares memory or events with others.
 pub const SHARES_MEMORY: u64 = 4;
@@ -53,7 +52,7 @@ pub const USES_MULTICAST: u64 = 8;
 pub const CHOSE_DEVICES: u64 = 16;
 /// Bit of [`Slot::flags`]: the process uses memory of graphics or of other drivers.
 pub const USES_FOREIGN: u64 = 32;
-/// Bit of [`Slot::flags`]: the driver's events are no time apart, so nobody knows how long kernels take.
+/// Bit of [`Slot::flags`]: the driver's events carry no times, so the duration of kernels is unknown.
 pub const NO_EVENT_TIMES: u64 = 64;
 /// Bit of [`Slot::flags`]: kernels of the process can start others (dynamic parallelism), which no launch shows.
 pub const STARTS_KERNELS: u64 = 128;
@@ -84,52 +83,51 @@ pub struct LimitsPage {
     pub epoch: AtomicU64,
     pub(crate) state: AtomicU32,
     pub(crate) gpu_index: AtomicU32,
-    /// Bytes of device memory that the charges of all members together may reach.
+    /// Maximum sum of the members' charges, in bytes of device memory.
     pub memory_cap_bytes: AtomicU64,
-    /// Bytes of device memory that the claim is guaranteed.
+    /// Guaranteed bytes of device memory.
     pub memory_request_bytes: AtomicU64,
-    /// Bytes that a context of one process costs on this GPU.
+    /// Bytes that a process's context takes on this GPU.
     pub context_overhead_bytes: AtomicU64,
-    /// Bytes by which the driver takes device memory.
+    /// Unit in which the driver allocates device memory, in bytes.
     pub granularity_bytes: AtomicU64,
     /// Guaranteed share of the SMs, in thousandths.
     pub sm_request_permille: AtomicU32,
     /// Largest share of the SMs, in thousandths.
     pub sm_limit_permille: AtomicU32,
-    /// Bytes by which some claim's guarantee could grow on the GPU when the service last looked; a
-    /// hint, `u64::MAX` when not known.
+    /// Bytes by which a claim's guarantee could grow on the GPU at the service's last update; a hint, `u64::MAX` if
+    /// unknown.
     pub claimable_bytes: AtomicU64,
     /// CLOCK_MONOTONIC of the service's last sign of life, in nanoseconds.
     pub heartbeat_ns: AtomicU64,
-    /// Part of the SMs through MPS in thousandths of a percent, for programs that start now; 0 where the claim
-    /// does not run through MPS.
+    /// Part of the SMs through MPS in thousandths of a percent, for programs that start now; 0 for a claim without MPS.
     pub mps_percentage_milli: AtomicU32,
     /// Device memory that one of its processes may have through MPS, in MiB, for programs that start now; 0 as above.
     pub mps_pinned_mib: AtomicU32,
-    /// Whose turn it is on the GPU.
+    /// Turns on the GPU.
     pub turn: Turn,
 }
 
-/// What the arbiter of a GPU tells a claim about its GPU time. Every launch reads the first word; the
-/// rest is read when that one does not suffice. Times are CLOCK_MONOTONIC in nanoseconds.
+/// What the arbiter of a GPU publishes to a claim. Every launch reads the first word, and the rest only if needed.
+/// Times are CLOCK_MONOTONIC in nanoseconds.
 #[repr(C, align(128))]
 #[derive(Debug)]
 pub struct Turn {
-    /// A mode in the lowest two bits, 0 being that nobody shares the GPU, and a number that changes with
-    /// every decision. A futex.
+    /// The mode in the lowest two bits (0: the GPU is not shared), and a number that changes with every decision. A
+    /// futex.
     pub word: AtomicU32,
     _pad0: AtomicU32,
-    /// When the turn ends.
+    /// End of the turn.
     pub ends_ns: AtomicU64,
     /// The arbiter's last sign of life while claims take turns.
     pub beat_ns: AtomicU64,
-    /// The claim's place in a fixed frame of time, for when no arbiter decides: where it begins.
+    /// Start of the claim's window in a fixed frame of time, used when no arbiter decides.
     pub frame_offset_ns: AtomicU64,
-    /// How long that place is; 0 for none.
+    /// Length of that window; 0 for none.
     pub frame_window_ns: AtomicU64,
-    /// How far the claim may be ahead of the GPU; 0: as far as the mode says.
+    /// How far the claim may run ahead of the GPU; 0: as the mode allows.
     pub ahead_ns: AtomicU64,
-    /// What else holds in this mode; bits that the gate knows.
+    /// Further conditions of the mode, as bits of the gate's flags.
     pub flags: AtomicU32,
     _pad1: AtomicU32,
     _pad2: [AtomicU64; 9],
@@ -142,27 +140,27 @@ impl LimitsPage {
         State::from_word(self.state.load(Ordering::Relaxed))
     }
 
-    /// The word behind [`Self::state`], for code that must look at it in one instruction.
+    /// The word behind [`Self::state`], for code that must read it in one instruction.
     pub fn state_word(&self) -> &AtomicU32 {
         &self.state
     }
 
-    /// Number by which people know the GPU (NVML's index), where the service has set it.
+    /// The GPU's number for messages (NVML's index), if set.
     pub fn gpu_index(&self) -> Option<u32> {
         self.gpu_index.load(Ordering::Relaxed).checked_sub(1)
     }
 
-    /// The claim that this page belongs to.
+    /// The page's claim.
     pub fn claim(&self) -> u64 {
         self.claim.load(Ordering::Relaxed)
     }
 
-    /// Number that ties the usage pages of this grant to it.
+    /// Ties the usage pages of this grant to this page.
     pub fn token(&self) -> u64 {
         self.token.load(Ordering::Relaxed)
     }
 
-    /// The GPU that this page belongs to.
+    /// The page's GPU.
     pub fn uuid(&self) -> GpuUuid {
         let mut bytes = [0; 16];
         bytes[..8].copy_from_slice(&self.uuid[0].load(Ordering::Relaxed).to_le_bytes());
@@ -171,11 +169,11 @@ impl LimitsPage {
     }
 }
 
-/// What one process of a claim uses on one GPU. The process is the only writer while it lives; the
-/// service writes it when it hands the slot out and when it takes it back.
+/// Use of a GPU by one process of a claim. The process is the only writer while it lives; the service writes when it
+/// hands the slot out and when it takes it back.
 ///
-/// The two halves lie on different cache lines: the owner writes the first at every allocation and
-/// neighbours read it at theirs; the second changes seldom.
+/// The two halves lie on different cache lines: the owner writes the first at every allocation and neighbours read it
+/// at theirs; the second seldom changes.
 #[repr(C, align(128))]
 #[derive(Debug)]
 pub struct Slot {
@@ -183,14 +181,14 @@ pub struct Slot {
     pub charge: AtomicU64,
     /// Bytes of a reservation that is being decided.
     pub reserving: AtomicU64,
-    /// Bytes as the program asked for them.
+    /// Bytes that the program asked for.
     pub requested: AtomicU64,
     /// Part of `charge` that is context overhead.
     pub context_bytes: AtomicU64,
-    /// Allocations that live.
+    /// Live allocations.
     pub allocations: AtomicU64,
     _pad0: [AtomicU64; 11],
-    /// Number of times that the slot was handed out; a member whose number differs has lost it.
+    /// Times the slot was handed out. A member with another number has lost the slot.
     pub generation: AtomicU64,
     /// Start time of the process in clock ticks after boot (`/proc/PID/stat`, field 22).
     pub start_time: AtomicU64,
@@ -198,37 +196,36 @@ pub struct Slot {
     pub(crate) in_use: AtomicU32,
     /// Allocations refused at the cap.
     pub refusals: AtomicU64,
-    /// Bytes that the last refused allocation asked for.
+    /// Size of the last refused allocation.
     pub last_refused_bytes: AtomicU64,
     /// CLOCK_MONOTONIC of the last refusal in nanoseconds; 0 before the first.
     pub last_refusal_ns: AtomicU64,
-    /// What the process has used: [`USES_MANAGED`] and the other bits.
+    /// Driver features used: [`USES_MANAGED`] and the other bits.
     pub flags: AtomicU64,
-    /// Written by the service: launches at its last look, and CLOCK_MONOTONIC of the look at which they
-    /// were last found to have grown; 0 before the first.
+    /// Written by the service: launches at its last poll, and CLOCK_MONOTONIC of the poll that last found new ones; 0
+    /// before the first.
     pub(crate) launches_seen: AtomicU64,
     pub(crate) launched_ns: AtomicU64,
-    /// SMs that the driver shows to a client of MPS, by its own reading; 0 for a process that is none.
+    /// SMs that the driver shows to an MPS client; 0 for other processes.
     pub mps_sms: AtomicU64,
     /// Highest sum of the charges of all members that the process has seen, in bytes.
     pub charge_peak: AtomicU64,
-    /// Which copy of the proxy counts for the process: an address of that copy's own, by which another one in the same
-    /// process finds it.
+    /// Identifies the copy of the proxy that counts for the process, by an address of its own: another copy in the same
+    /// process finds it there.
     pub copy: AtomicU64,
     _pad1: [AtomicU64; 4],
 }
 
 impl Slot {
-    /// Process that has the slot; `None` when nobody has.
+    /// Process that has the slot.
     pub fn owner(&self) -> Option<u32> {
         let pid = self.pid.load(Ordering::Relaxed);
         (self.in_use.load(Ordering::SeqCst) != 0 && pid != 0).then_some(pid)
     }
 
-    /// Empties the slot: nothing is charged any more, and the counters start again.
+    /// Empties the slot and resets its counters.
     pub(crate) fn clear(&self) {
-        // The charge goes first, so that a reader in between sees too little use, never bytes that
-        // belong to nobody.
+        // The charge goes first: a reader in between sees too little use, never bytes without an owner.
         self.reserving.store(0, Ordering::SeqCst);
         self.charge.store(0, Ordering::SeqCst);
         for word in [
@@ -253,13 +250,13 @@ impl Slot {
     }
 }
 
-/// What one or some of the threads of a process count.
+/// Counters of some threads of a process.
 #[repr(C, align(128))]
 #[derive(Debug)]
 pub struct Stripe {
     /// Kernels launched.
     pub launches: AtomicU64,
-    /// Bytes copied to, from and on the GPU, as far as the calls say how many.
+    /// Bytes copied to, from and on the GPU, if the calls state the size.
     pub copied: AtomicU64,
     _pad: [AtomicU64; 14],
 }
@@ -267,7 +264,7 @@ pub struct Stripe {
 /// The stripes of one process.
 pub type Stripes = [Stripe; STRIPES];
 
-/// In which call of the driver a thread is: 0 for none.
+/// The driver call of a thread: 0 for none.
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct Mark {
@@ -277,7 +274,7 @@ pub struct Mark {
 }
 
 impl Mark {
-    /// A mark of a thread that is in no call.
+    /// A mark for no call.
     pub const fn new() -> Self {
         Self {
             entry: AtomicU32::new(0),
@@ -304,9 +301,9 @@ pub struct UsagePage {
     pub slots: [Slot; SLOTS],
     /// The launch counters of each slot.
     pub stripes: [Stripes; SLOTS],
-    /// What each slot's process tells the arbiter.
+    /// Gate figures of each slot's process.
     pub gates: [GateSlot; SLOTS],
-    /// In which calls the threads of each slot's process are. Of several GPUs that of the first counts.
+    /// The driver calls of each slot's threads. For a claim with several GPUs the first one's page counts.
     pub marks: [Marks; SLOTS],
 }
 
@@ -329,14 +326,14 @@ impl UsagePage {
         (self.header.high_water.load(Ordering::Acquire) as usize).min(SLOTS)
     }
 
-    /// Kernels launched by the process that has a slot.
+    /// Kernels launched by the slot's process.
     pub fn launches(&self, slot: usize) -> u64 {
         self.striped(slot).fold(0, |sum: u64, stripe| {
             sum.saturating_add(stripe.launches.load(Ordering::Relaxed))
         })
     }
 
-    /// Bytes copied by the process that has a slot.
+    /// Bytes copied by the slot's process.
     pub fn copied(&self, slot: usize) -> u64 {
         self.striped(slot).fold(0, |sum: u64, stripe| {
             sum.saturating_add(stripe.copied.load(Ordering::Relaxed))
@@ -347,7 +344,6 @@ impl UsagePage {
         self.stripes.get(slot).into_iter().flatten()
     }
 
-    /// Empties a slot with its counters.
     pub(crate) fn clear(&self, slot: usize) {
         self.slots[slot].clear();
         self.gates[slot].clear();
@@ -356,14 +352,14 @@ impl UsagePage {
             stripe.copied.store(0, Ordering::Relaxed);
         }
         for mark in &self.marks[slot] {
-            // A page that nobody has touched stays so.
+            // An untouched page of memory stays untouched.
             if mark.entry.load(Ordering::Relaxed) != 0 {
                 mark.entry.store(0, Ordering::Relaxed);
             }
         }
     }
 
-    /// Threads of the process that has a slot which are inside calls of the driver.
+    /// Threads of the slot's process that are inside driver calls.
     pub fn calls(&self, slot: usize) -> usize {
         let marks = self.marks.get(slot).into_iter().flatten();
         marks
@@ -371,7 +367,7 @@ impl UsagePage {
             .count()
     }
 
-    /// Bytes that all members are charged, as now stored.
+    /// Present charge of all members, in bytes.
     pub fn charged_bytes(&self) -> u64 {
         self.slots[..self.high_water()]
             .iter()

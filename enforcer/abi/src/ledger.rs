@@ -1,23 +1,22 @@
 //! How members of a claim share one cap without a lock and without a total.
 //!
-//! A member announces bytes in its slot's `reserving` word, then adds up everybody's `reserving` and
-//! `charge`. Of two members that do this at the same time at least one sees the other, so the
-//! charges together never pass the cap. `reserving` is read before `charge` and cleared after
-//! `charge` is written: a reservation that settles meanwhile is seen once or twice, never not at all.
+//! A member announces bytes in its slot's `reserving` word, then adds up everybody's `reserving` and `charge`. Of two
+//! members that do this at the same time at least one sees the other, so the sum of the charges never exceeds the cap.
+//! `reserving` is read before `charge` and cleared after `charge` is written: a reservation that settles meanwhile is
+//! seen once or twice, never missed.
 //!
-//! The cap is read after the announcement. Lowering it and then reading the announcements and
-//! the charges ([`most_charged`]) so gives an upper bound: a member that still counts on the old cap is
-//! seen.
+//! The cap is read after the announcement. So lowering it and then reading the announcements and the charges
+//! ([`most_charged`]) gives an upper bound: a member that still uses the old cap is seen.
 //!
-//! A refusal that only other announcements caused is tried again: the lowest slot keeps its
-//! announcement and looks again, the others withdraw theirs and wait. The rounds are bounded, so a
-//! member that is stopped in the middle costs its neighbours a moment and never a hang.
+//! A refusal caused only by other announcements is retried: the lowest slot keeps its announcement and looks again, the
+//! others withdraw theirs and wait. The rounds are bounded, so a member that is stopped midway costs its neighbours a
+//! moment and never a hang.
 
-/// Rounds after which a reservation that only announcements of others prevent is refused.
+/// Rounds after which a reservation is refused that only others' announcements prevent.
 pub const CONFLICT_ROUNDS: u32 = 512;
 
-/// The words of all slots. Loads, and stores of announcements, are sequentially consistent; all other
-/// stores are seen in their order.
+/// The words of all slots. Loads, and stores of announcements, are sequentially consistent; all other stores become
+/// visible in order.
 pub trait Slots {
     /// Number of slots that count.
     fn count(&self) -> usize;
@@ -33,24 +32,23 @@ pub trait Slots {
     fn pause(&self, round: u32);
 }
 
-/// What became of a reservation.
+/// Result of a reservation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// The own slot's charge has grown by the bytes asked for.
+    /// The caller's charge has grown by the requested bytes.
     Granted {
-        /// Bytes that all members together are charged then.
+        /// Sum of all members' charges afterwards, in bytes.
         charged: u64,
     },
-    /// Nothing has changed; `charged` is what all members hold, in bytes.
+    /// Nothing has changed.
     Refused {
-        /// Bytes that all members together were charged at the decision.
+        /// Sum of all members' charges at the decision, in bytes.
         charged: u64,
     },
 }
 
-/// Grows the charge of slot `me` from `own` to `own + bytes` if all charges together then stay
-/// within the cap (all in bytes), which is read each time it is needed, with sequential consistency.
-/// Only one thread per slot may do so at a time.
+/// Grows the charge of slot `me` from `own` to `own + bytes` if the sum of all charges stays within the cap, all in
+/// bytes. The cap is read each time it is needed, with sequential consistency. One thread per slot at a time.
 pub fn reserve(
     slots: &impl Slots,
     me: usize,
@@ -109,8 +107,7 @@ fn reserve_within(
     }
 }
 
-/// The most bytes that a slot can be charged under caps that were lowered before this look: what it holds
-/// and what it has announced.
+/// Upper bound of a slot's charge under caps lowered before this call: its charge and its announced reservation.
 pub fn most_charged(slots: &impl Slots, slot: usize) -> u64 {
     let reserving = slots.reserving(slot);
     slots.charge(slot).saturating_add(reserving)

@@ -1,13 +1,13 @@
-//! What the service and the processes of a claim share: two mapped pages per claim and GPU, the
-//! protocol by which members reserve memory in them, and the registration message.
+//! Shared by the service and a claim's processes: two mapped pages per claim and GPU, the protocol for reserving memory
+//! in them, and the registration message.
 //!
 //! * [`LimitsPage`] goes one way: the service writes it, members map it read-only.
 //! * [`UsagePage`] goes the other way: members write their own slot, the service reads it as
 //!   untrusted input. There is no total anywhere; a total is the sum of the slots, so a process that
 //!   dies between two stores loses nothing and the service gives its bytes back by zeroing one slot.
 //!
-//! Modules: `host` is the service's side, `member` the side of the preloaded library, [`wire`] the
-//! message with which a member obtains its descriptors.
+//! Modules: `host` is the service's side, `member` the preloaded library's, [`wire`] the message that gets a member its
+//! descriptors.
 
 #![allow(
     unsafe_code,

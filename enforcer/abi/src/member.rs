@@ -1,5 +1,5 @@
-//! The member's side of the pages: maps descriptors that came from the service, after looking at
-//! them, so that a wrong descriptor is an error and not a crash inside somebody's program.
+//! The member's side of the pages. Descriptors from the service are checked before they are mapped, so a wrong one is
+//! an error and not a crash inside a user's program.
 
 use std::{
     io,
@@ -57,7 +57,7 @@ pub(crate) fn check_limits(page: &LimitsPage) -> io::Result<()> {
     Ok(())
 }
 
-/// Maps a usage page after checking length, seals, magic and version.
+/// Maps a usage page after checking its length, seals, magic and version.
 pub(crate) fn map_usage(fd: BorrowedFd<'_>) -> io::Result<Mapping<UsagePage>> {
     if seals(fd).map_err(|_| wrong("usage page is not a memfd"))? & SEALS != SEALS {
         return Err(wrong("usage page lacks its seals"));
@@ -87,8 +87,7 @@ pub struct UsageMap {
 }
 
 impl UsageMap {
-    /// Maps the page behind `fd` and keeps the descriptor, by which a restarted service can find
-    /// the page again.
+    /// Maps the page behind `fd` and keeps the descriptor, through which a restarted service can find the page.
     pub fn new(fd: OwnedFd) -> io::Result<Self> {
         Ok(Self {
             map: map_usage(fd.as_fd())?,
@@ -109,13 +108,13 @@ impl UsageMap {
 }
 
 impl UsagePage {
-    /// The slot with this number, if there is one.
+    /// The slot with this number.
     pub fn slot(&self, index: usize) -> Option<&Slot> {
         self.slots.get(index)
     }
 
-    /// Grows the charge of slot `me` from `own` to `own + bytes` if the whole claim then stays
-    /// within the cap, all in bytes. One thread per slot at a time.
+    /// Grows the charge of slot `me` from `own` to `own + bytes` if the whole claim stays within the cap, all in bytes.
+    /// One thread per slot at a time.
     pub fn reserve(&self, me: usize, own: u64, bytes: u64, cap: impl Fn() -> u64) -> Outcome {
         reserve(self, me, own, bytes, cap)
     }
@@ -137,8 +136,8 @@ impl Slots for UsagePage {
         self.slots[slot].reserving.load(Ordering::SeqCst)
     }
 
-    // Only an announcement must be seen before its author looks at the others. What follows it need
-    // not be waited for: whoever reads a cleared announcement also reads the charge stored before.
+    // Only an announcement must be visible before its author reads the others. Clearing it needs no fence: a reader of
+    // the cleared announcement also reads the charge stored before.
     #[inline]
     fn set_charge(&self, slot: usize, bytes: u64) {
         self.slots[slot].charge.store(bytes, Ordering::Release);

@@ -1,19 +1,18 @@
-//! Places in a program's environment for variables that are known only later: what a claim without a GPU is started
-//! with, and what stands there when it has one.
+//! Placeholders in a program's environment for variables known only later: a claim without a GPU gets them at its
+//! start, and they are filled when it has one.
 //!
-//! The launcher leaves `GSHARE_LATER_NAME=____`; the library in the program writes `NAME=value` over it before the
-//! driver is initialised. Nothing moves and nothing grows, so no other thread that reads the environment meanwhile is
-//! disturbed, and `/proc/PID/environ` shows what the driver found. A place that is never filled is a variable that
-//! nobody knows.
+//! The launcher leaves `GSHARE_LATER_NAME=____`; the library writes `NAME=value` over it before the driver is
+//! initialised. Nothing moves or grows, so concurrent readers of the environment are safe, and `/proc/PID/environ`
+//! shows what the driver found. A placeholder that is never filled is an unknown variable without effect.
 
-/// Start of a place's name.
+/// Start of a placeholder's name.
 pub const LATER: &str = "GSHARE_LATER_";
-/// What stands behind a value that is shorter than its place: a variable of its own, because readers of
+/// Fills the rest of a placeholder behind a shorter value: a variable of its own, because readers of
 /// `/proc/PID/environ` take an empty entry for the end.
 const REST: &str = "GSHARE_REST=";
 const FILLER: u8 = b'_';
 
-/// The variable that keeps a place for `name` with a value of at most `longest` bytes.
+/// The placeholder for `name` with a value of at most `longest` bytes.
 #[must_use]
 pub fn place(name: &str, longest: usize) -> (String, String) {
     let room = longest.max(1);
@@ -21,8 +20,7 @@ pub fn place(name: &str, longest: usize) -> (String, String) {
     (format!("{LATER}{name}"), filler)
 }
 
-/// The bytes that take the place of an entry of `room` bytes (without the NUL at its end); `None` if they do not
-/// fit.
+/// The bytes for an entry of `room` bytes (without the final NUL); `None` if they do not fit.
 #[must_use]
 pub fn filled(name: &str, value: &str, room: usize) -> Option<Vec<u8>> {
     let mut text = format!("{name}={value}").into_bytes();

@@ -1,17 +1,17 @@
-//! Sizes of memory that are proposed to a program that was refused some, the same in it and in the service.
+//! Memory sizes suggested to a program after a refusal, the same in the program and in the service.
 
-/// The size to resize to: a fifth more than what was needed at the most, since the next allocation is near, or only
-/// what is needed, where no more than `reach` can be had. In bytes; as the command line takes it.
+/// Size to suggest for a resize, in bytes and as the command line takes it: a fifth above the peak, as the next
+/// allocation is near, or just `needed` if no more than `reach` is available.
 pub fn enough(needed: u64, peak: u64, reach: u64) -> Option<String> {
     let peak = needed.max(peak);
     size_between(peak.saturating_add(peak / 5), reach).or_else(|| size_between(needed, reach))
 }
 
-/// The roundest size from `least` to `most`, as the command line takes it.
+/// The roundest size from `least` to `most`, in the command line's form.
 pub fn size_between(least: u64, most: u64) -> Option<String> {
     const MIB: u64 = 1 << 20;
     const GIB: u64 = 1 << 30;
-    // A step larger than half of what is needed would be more than was asked for.
+    // A step above half of `least` would round up too far.
     let steps = [GIB, GIB / 2, 64 * MIB, MIB];
     let size = steps
         .into_iter()

@@ -85,10 +85,10 @@ pub(crate) fn file_bytes(fd: BorrowedFd<'_>) -> io::Result<u64> {
     Ok(u64::try_from(stat.st_size).unwrap_or(0))
 }
 
-/// A memory file that can be sealed. Closed at exec. Asked by the call's number: glibc 2.17 has no function for it.
+/// A memory file that can be sealed, closed at exec. Called by number: glibc 2.17 has no function for it.
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel's.
 pub fn memfd(name: &str) -> io::Result<OwnedFd> {
     let name = CString::new(name)?;
     let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
@@ -104,7 +104,7 @@ pub fn memfd(name: &str) -> io::Result<OwnedFd> {
     Err(io::Error::last_os_error())
 }
 
-/// The seals that keep a usage page from changing its length or losing its seals.
+/// Seals that fix a usage page's length, and the seals themselves.
 pub(crate) const SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
 
 pub(crate) fn seal(fd: BorrowedFd<'_>) -> io::Result<()> {
@@ -123,8 +123,8 @@ pub(crate) fn seals(fd: BorrowedFd<'_>) -> io::Result<i32> {
     }
 }
 
-/// Moves a descriptor to a number of 100 or more, so that programs which close or reuse the low
-/// ones do not meet it. Close-on-exec stays set.
+/// Moves a descriptor to a number of 100 or more, out of the way of programs that close or reuse low numbers.
+/// Close-on-exec stays set.
 pub fn move_fd_up(fd: OwnedFd) -> OwnedFd {
     // SAFETY: F_DUPFD_CLOEXEC takes an integer.
     let moved = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, 100) };
@@ -135,7 +135,7 @@ pub fn move_fd_up(fd: OwnedFd) -> OwnedFd {
     unsafe { OwnedFd::from_raw_fd(moved) }
 }
 
-/// Most descriptors that travel with one message: three for each of 64 GPUs.
+/// Maximum number of descriptors in one message: three for each of 64 GPUs.
 const MOST_FDS: usize = 192;
 const CONTROL_BYTES: usize = 16 + MOST_FDS * 4;
 
@@ -182,7 +182,7 @@ pub fn send_with_fds(
     usize::try_from(sent).map_err(|_| io::Error::last_os_error())
 }
 
-/// Receives into `buffer`; descriptors that came along are appended to `fds`, close-on-exec.
+/// Receives into `buffer`; appends attached descriptors to `fds`, close-on-exec.
 pub fn recv_with_fds(
     socket: BorrowedFd<'_>,
     buffer: &mut [u8],
@@ -269,7 +269,7 @@ pub(crate) fn connect(path: &str, timeout: std::time::Duration) -> io::Result<Un
         let error = io::Error::last_os_error();
         match result {
             0 => return Ok(stream),
-            // A signal that the program handles is nobody's wish to stop.
+            // A signal that the program handles is not a wish to stop.
             _ if error.kind() == io::ErrorKind::Interrupted
                 && std::time::Instant::now() < until => {}
             _ => return Err(error),
@@ -277,7 +277,7 @@ pub(crate) fn connect(path: &str, timeout: std::time::Duration) -> io::Result<Un
     }
 }
 
-/// Two connected ends for small messages, neither of which ever waits.
+/// Two connected non-blocking ends for small messages.
 pub(crate) fn socket_pair() -> io::Result<(OwnedFd, OwnedFd)> {
     let mut ends = [-1; 2];
     let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
@@ -289,7 +289,7 @@ pub(crate) fn socket_pair() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(unsafe { (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])) })
 }
 
-/// Number by which the kernel knows the socket behind a descriptor; `None` if it is none.
+/// Inode of a socket; `None` if the descriptor is not a socket.
 pub(crate) fn socket_inode(fd: RawFd) -> Option<u64> {
     let mut stat = MaybeUninit::<libc::stat>::uninit();
     // SAFETY: `stat` is valid for one `struct stat`.
@@ -309,14 +309,14 @@ pub(crate) fn send_byte(fd: RawFd) -> bool {
     unsafe { libc::send(fd, (&raw const byte).cast(), 1, flags) == 1 }
 }
 
-/// Takes in one byte if there is one.
+/// Reads a byte if there is one.
 pub(crate) fn receive_byte(fd: RawFd) -> bool {
     let mut byte = 0_u8;
     // SAFETY: room for one byte.
     unsafe { libc::recv(fd, (&raw mut byte).cast(), 1, libc::MSG_DONTWAIT) == 1 }
 }
 
-/// Whether nobody has a socket's other end any more.
+/// Whether the other end of a socket is closed everywhere.
 pub(crate) fn has_hung_up(fd: RawFd) -> bool {
     let mut entry = libc::pollfd {
         fd,
@@ -333,7 +333,7 @@ pub(crate) fn has_hung_up(fd: RawFd) -> bool {
 pub enum Reach {
     /// The threads of this process.
     Process,
-    /// All that have mapped the same file.
+    /// All processes that have mapped the same file.
     Machine,
 }
 
@@ -346,8 +346,8 @@ impl Reach {
     }
 }
 
-/// Sleeps while a word has a value, until somebody wakes it, a signal was handled or CLOCK_MONOTONIC
-/// has come to `until_ns`; `None` is no end. The mapping may be read-only.
+/// Sleeps while the word has this value: until a wake, a handled signal, or CLOCK_MONOTONIC `until_ns` (`None`: no
+/// end). The mapping may be read-only.
 pub fn futex_wait(word: &AtomicU32, value: u32, until_ns: Option<u64>, reach: Reach) {
     let until = until_ns.map(|ns| libc::timespec {
         tv_sec: (ns / 1_000_000_000).cast_signed(),
@@ -368,8 +368,8 @@ pub fn futex_wait(word: &AtomicU32, value: u32, until_ns: Option<u64>, reach: Re
     }
 }
 
-/// As [`futex_wait`] on two words at once: until either is woken or has another value already. On
-/// kernels before 5.16 only the first can be slept on; there the sleep is short.
+/// Like [`futex_wait`] on two words at once: until either is woken or has another value. Kernels before 5.16 can only
+/// sleep on the first; there the sleep is short.
 pub fn futex_wait_either(
     first: (&AtomicU32, u32, Reach),
     second: (&AtomicU32, u32, Reach),
@@ -414,8 +414,7 @@ pub fn futex_wait_either(
     }
 }
 
-/// Makes what all threads of the machine have stored so far visible to this one, and what it has stored to them:
-/// they need no barriers of their own. Takes milliseconds.
+/// A memory barrier on all threads of the machine, so that they need no barriers of their own. Takes milliseconds.
 pub fn barrier() -> io::Result<()> {
     /// `MEMBARRIER_CMD_GLOBAL`.
     const GLOBAL: libc::c_int = 1;
@@ -426,7 +425,7 @@ pub fn barrier() -> io::Result<()> {
     }
 }
 
-/// Wakes all who sleep on a word. The mapping may be read-only.
+/// Wakes all sleepers on a word. The mapping may be read-only.
 pub fn futex_wake(word: &AtomicU32, reach: Reach) {
     // SAFETY: the call only looks up who sleeps there.
     unsafe {
@@ -449,7 +448,7 @@ fn clock_ns(clock: libc::clockid_t) -> u64 {
     time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
 }
 
-/// Gives the calling thread this nice value (setpriority(2)), where the process may. Gives whether it has it.
+/// Sets the nice value of the calling thread (setpriority(2)); false without permission.
 pub(crate) fn set_nice(nice: i32) -> bool {
     // SAFETY: setpriority takes integers; on Linux 0 is the calling thread.
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, nice) == 0 }

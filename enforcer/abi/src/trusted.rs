@@ -1,5 +1,4 @@
-//! Whether a path means what its owner, root, put there: nobody else can write the file or rename anything on
-//! the way to it.
+//! Whether only root can have put a file at a path: nobody else can write the file or rename any part of its path.
 
 use std::{
     fs,
@@ -10,13 +9,13 @@ use std::{
 /// Checks every part of an absolute path without links.
 ///
 /// # Errors
-/// A sentence that names the part and what is wrong with it.
+/// A sentence that names the part and its fault.
 pub fn trusted(path: &Path) -> Result<(), String> {
     if !path.is_absolute() {
         return Err(format!("{} is not absolute", path.display()));
     }
     let mut so_far = PathBuf::new();
-    // A directory where everybody may make entries but, by its sticky bit, not touch others'.
+    // A directory in which everybody may create entries, but whose sticky bit protects others' entries.
     let mut shared: Option<PathBuf> = None;
     for part in path.components() {
         if matches!(part, Component::ParentDir | Component::CurDir) {
@@ -35,7 +34,7 @@ pub fn trusted(path: &Path) -> Result<(), String> {
                 found.uid()
             ));
         }
-        // It is root's, so the sticky bit of the directory keeps others from it.
+        // It is root's, so the directory's sticky bit protects it from others.
         shared = None;
         let others = found.mode() & 0o002 != 0;
         let group = found.mode() & 0o020 != 0 && found.gid() != 0;
@@ -81,8 +80,8 @@ mod tests {
             let error = check().unwrap_err();
             assert!(error.contains(what), "{error}");
         };
-        // The scratch directory itself lies in one that all can write, with the sticky bit: only root's entries
-        // there are safe.
+        // The scratch directory lies in a directory that all can write, with the sticky bit: only root's entries there
+        // are safe.
         if fs::metadata(&root).unwrap().uid() != 0 {
             println!("skipped: needs root");
             return;

@@ -1,5 +1,4 @@
-//! The identity of a GPU. Indices differ between CUDA, NVML and the environment of a process; the
-//! UUID does not.
+//! The identity of a GPU. Indices differ between CUDA, NVML and the environment of a process; UUIDs do not.
 
 use std::{fmt, str::FromStr};
 

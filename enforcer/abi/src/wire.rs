@@ -1,11 +1,11 @@
 //! The messages by which a member obtains its pages and the launcher its plan, both sides.
 //!
-//! A member sends [`Register`]; a positive [`Answer`] carries two descriptors for each GPU that it lists, in that order: the
-//! limits page (read-only) and the usage page. Behind all pairs may follow one doorbell for each GPU. A claim that has no GPU
-//! yet is claimed with the first registration; messages that say what is waited for come before the answer then.
+//! A member sends [`Register`]. A positive [`Answer`] carries two descriptors for each listed GPU, in order: the limits
+//! page (read-only) and the usage page. One doorbell for each GPU may follow all pairs. The first registration claims
+//! the GPU of a claim that has none yet; messages with the reason for waiting then precede the answer.
 //!
-//! They are no JSON, because a program keeps the proxy that it started with, and a parser has no place in other people's
-//! processes: see the `message` module for the layout. The service also understands the lines of members of 0.1.
+//! They are not JSON: a program keeps the proxy that it started with, and a parser has no place in other people's
+//! processes. See the `message` module for the layout. The service also understands the lines of members of 0.1.
 
 mod launch;
 mod message;
@@ -27,7 +27,7 @@ use self::message::{Body, Writer, open};
 use self::stream::Messages;
 use crate::{ABI_VERSION, GpuUuid, sys::connect};
 
-/// Kinds of messages; a number is never given a second meaning.
+/// Kinds of messages; numbers are never reused.
 mod kind {
     pub(super) const REGISTER: u16 = 1;
     pub(super) const WANT: u16 = 2;
@@ -40,38 +40,38 @@ mod kind {
     pub(super) const PLAN: u16 = 21;
 }
 
-/// What the processes of a claim ask.
+/// Requests of a claim's processes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Request {
-    /// To be a member.
+    /// Become a member.
     Register(Register),
-    /// For the GPU memory back.
+    /// Get the GPU memory back.
     Want(Want),
-    /// To become the command of a claim, or one more process in it.
+    /// Become the command of a claim, or another process in it.
     Launch(Launch),
 }
 
-/// What a member asks for.
+/// A member's request for its pages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Register {
     /// Version of the pages that the member understands.
     pub abi: u32,
-    /// The process, in its own pid namespace; the service goes by the socket's credentials.
+    /// The process, in its own pid namespace; the service uses the socket's credentials.
     pub pid: u32,
-    /// Claim that the environment names; a hint only.
+    /// Claim named by the environment; a hint only.
     pub hint: Option<u64>,
-    /// It only looks: a claim that has no GPU yet is not claimed for it.
+    /// Only a query: no GPU is claimed for a claim that has none yet.
     pub looks: bool,
 }
 
-/// What a member asks for whose claim is detached: its GPU memory back.
+/// The request of a member of a detached claim for its GPU memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Want {
-    /// Claim that the environment names; a hint only.
+    /// Claim named by the environment; a hint only.
     pub hint: Option<u64>,
 }
 
-/// In the flags of a registration: it only looks.
+/// Flag of a registration: only a query.
 const LOOKS: u32 = 1;
 
 fn hint(writer: Writer, hint: Option<u64>) -> Writer {
@@ -83,10 +83,10 @@ fn read_hint(body: &mut Body<'_>) -> Result<Option<u64>, Malformed> {
 }
 
 impl Request {
-    /// Reads a message.
+    /// Decodes a message.
     ///
     /// # Errors
-    /// [`Malformed`], which names what is missing.
+    /// [`Malformed`], which names the missing part.
     pub fn read(message: &[u8]) -> Result<Self, Malformed> {
         let (kind, mut body) = open(message)?;
         match kind {
@@ -121,11 +121,11 @@ impl Request {
     }
 }
 
-/// Tells the service at `socket` that this process wants its GPU memory back; gives what is waited for, in words.
-/// Takes at most about `timeout`.
+/// Asks the service at `socket` to restore this process's GPU memory; returns the reason for a wait, for people. Takes
+/// at most about `timeout`.
 ///
 /// # Errors
-/// When no service answers, or it refuses.
+/// If no service answers, or it refuses.
 pub fn want(socket: &str, hint: Option<u64>, timeout: Duration) -> io::Result<String> {
     let deadline = Instant::now() + timeout;
     let mut stream = connect(socket, timeout)?;
@@ -144,7 +144,7 @@ pub struct Seat {
     pub uuid: GpuUuid,
     /// The slot in its usage page.
     pub slot: usize,
-    /// How often the slot was handed out.
+    /// Times the slot was handed out.
     pub generation: u64,
 }
 
@@ -159,8 +159,7 @@ pub enum Answer {
         name: String,
         /// A seat on each of its GPUs.
         gpus: Vec<Seat>,
-        /// Variables of the environment, name and value, for which the process was started with places
-        /// (see [`crate::place`]).
+        /// Environment variables, name and value, for the process's placeholders (see [`crate::place`]).
         env: Vec<(String, String)>,
     },
     /// The claim's GPUs are not free yet; another message follows.
@@ -169,24 +168,24 @@ pub enum Answer {
         claim: u64,
         /// 1 is the head of the queue.
         position: u32,
-        /// What it waits for, for people.
+        /// Reason for the wait, for people.
         reason: String,
     },
-    /// To one who only looks: the claim has no GPUs yet.
+    /// For a process that only asks: the claim has no GPUs yet.
     Later {
         /// Number of the claim.
         claim: u64,
-        /// How many it will have.
+        /// Number of GPUs that it will have.
         gpus: u32,
     },
-    /// To one who wants its memory back.
+    /// To a process that wants its memory back.
     Wanted {
-        /// What is waited for, for people; empty for nothing.
+        /// Reason for the wait, for people; empty without one.
         message: String,
     },
     /// The process is not a member.
     Refused {
-        /// A word for programs, such as `no_claim`.
+        /// A code for programs, such as `no_claim`.
         code: String,
         /// A sentence for people.
         message: String,
@@ -194,10 +193,10 @@ pub enum Answer {
 }
 
 impl Answer {
-    /// Reads a message.
+    /// Decodes a message.
     ///
     /// # Errors
-    /// [`Malformed`], which names what is missing.
+    /// [`Malformed`], which names the missing part.
     pub fn read(message: &[u8]) -> Result<Self, Malformed> {
         let (kind, mut body) = open(message)?;
         match kind {
@@ -268,20 +267,19 @@ impl Answer {
 
 /// A process that waits for the GPUs of its claim.
 pub trait Waits {
-    /// What is waited for now.
+    /// Reports the reason for the wait.
     fn told(&mut self, claim: u64, position: u32, reason: &str);
 
-    /// Looked at some times a second: whether to give up.
+    /// Whether to give up; called some times a second.
     fn stops(&mut self) -> bool;
 }
 
-/// Registers this process with the service at `socket`; takes at most about `timeout`, or, where the claim has
-/// no GPU yet, until it has or `waits` stops. Without `waits` it only looks. The descriptors are two for each
-/// GPU of a positive answer, limits and usage; behind all of these there may be one more for each, by which it
-/// calls the GPU's arbiter.
+/// Registers this process with the service at `socket`; takes at most about `timeout` or, for a claim without a GPU,
+/// until it has one or `waits` stops. Without `waits` it is only a query. The descriptors are two for each GPU of a
+/// positive answer, limits and usage; one doorbell for each GPU may follow all of these.
 ///
 /// # Errors
-/// `Interrupted` when `waits` stopped; the kernel's otherwise, or `InvalidData`.
+/// `Interrupted` if `waits` stopped; otherwise the kernel's, or `InvalidData`.
 pub fn register(
     socket: &str,
     hint: Option<u64>,
@@ -339,11 +337,10 @@ fn send_all(stream: &mut UnixStream, mut bytes: &[u8]) -> io::Result<()> {
     stream.flush()
 }
 
-/// Asks the service at `socket` for the plan of a launch; takes at most about `timeout`. The stream goes with the
-/// call: whoever launches has asked by then.
+/// Asks the service at the other end of `stream` for the plan of a launch; takes at most about `timeout`.
 ///
 /// # Errors
-/// When no service answers, or something else than a service.
+/// If no service answers, or another program does.
 pub fn launch(stream: &mut UnixStream, claim: u64, timeout: Duration) -> io::Result<LaunchAnswer> {
     let deadline = Instant::now() + timeout;
     send_all(stream, &Request::Launch(Launch { claim }).bytes())?;
@@ -456,7 +453,7 @@ mod tests {
             for cut in 0..bytes.len() {
                 assert!(Answer::read(&bytes[..cut]).is_err(), "{answer:?} {cut}");
             }
-            // As a newer side sends it.
+            // From a newer sender.
             let more = [&bytes[..], b"more"].concat();
             let mut longer = more.clone();
             let body = u32::try_from(more.len() - 12).expect("short");
@@ -485,7 +482,7 @@ mod tests {
         assert!(Request::read(&lies).is_err());
     }
 
-    /// What members of 0.2 send stays understood: programs keep the library that they started with.
+    /// Messages of members of 0.2 stay valid: programs keep the library that they started with.
     #[test]
     #[cfg(target_endian = "little")]
     fn the_bytes_of_0_2_are_understood() {
@@ -494,7 +491,7 @@ mod tests {
             0, // header: version 2, kind 1, 24 bytes
             3, 0, 0, 0, // pages
             0x67, 0x12, 0, 0, // process
-            1, 0, 0, 0, // only looks
+            1, 0, 0, 0, // only a query
             1, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, // claim 7
         ];
         let expected = Register {

@@ -1,5 +1,5 @@
-//! The pages between real processes: members that are killed at random moments, members that
-//! scribble, a service that starts anew.
+//! The pages between real processes: members that are killed at random moments, members that overwrite everything, a
+//! service that restarts.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -43,7 +43,7 @@ fn spawn(role: &str, limits: &OwnedFd, usage: &UsageMemfd, slot: usize) -> Child
         .unwrap()
 }
 
-/// Not a test of its own: what a member does, when the environment says so.
+/// Not a test of its own: runs a member if the environment asks for it.
 #[test]
 fn child_reserves_and_gives_back_for_ever() {
     let (Some(limits), Some(usage)) = (
@@ -101,7 +101,7 @@ fn killed_members_lose_nothing_and_the_cap_holds_throughout() {
     for kill in 0..60 {
         let seen = usage.page().launches(members[kill % 8].0.slot);
         let deadline = Instant::now() + Duration::from_secs(20);
-        // Lets the victim run for a while that differs, watching the sum all the time.
+        // Lets the victim run for a varying time, and checks the sum all the time.
         loop {
             if let Some(sum) = sum_at_one_moment(&usage) {
                 assert!(sum <= 1000, "{sum}");
@@ -137,8 +137,8 @@ fn killed_members_lose_nothing_and_the_cap_holds_throughout() {
     }));
 }
 
-/// The sum of the charges, if nobody changed anything while they were read: each change of a charge
-/// is followed by a step of the member's counter.
+/// The sum of the charges, if nothing changed during the read: each change of a charge is followed by a step of the
+/// member's counter.
 fn sum_at_one_moment(usage: &UsageMemfd) -> Option<u64> {
     let collect = || -> Vec<(u64, u64)> {
         let page = usage.page();
@@ -154,7 +154,7 @@ fn sum_at_one_moment(usage: &UsageMemfd) -> Option<u64> {
     (first == second).then(|| first.iter().map(|(charge, _)| charge).sum())
 }
 
-/// Start times that differ, so that one process can stand in for many.
+/// Varying start times, so that one process can stand in for many.
 fn rand_start() -> u64 {
     static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)

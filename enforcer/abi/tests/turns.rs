@@ -1,4 +1,4 @@
-//! What the arbiter of a GPU and the processes of a claim tell each other.
+//! The arbiter of a GPU and the processes of a claim.
 
 #![allow(
     clippy::unwrap_used,
@@ -41,7 +41,7 @@ fn a_new_turn_wakes_who_waits_on_a_read_only_mapping() {
     let map = LimitsMap::new(file.member_fd().unwrap().as_fd()).unwrap();
     assert_eq!(map.page().turn.word.load(Ordering::Relaxed), 0);
     let begun = Instant::now();
-    // Later than anything that this test does: only the new turn can end the wait.
+    // Later than the end of this test: only the new turn can end the wait.
     let late = monotonic_ns() + 60_000_000_000;
     std::thread::scope(|scope| {
         let waiters: Vec<_> = (0..3)
@@ -85,7 +85,7 @@ fn a_bell_is_heard_and_the_end_of_the_service_seen() {
     let bell = Bell::new(door.member_fd().try_clone_to_owned().unwrap()).unwrap();
     assert_eq!(door.drain(), 0);
     assert_eq!(bell.service_lives(), Some(true));
-    // More than fit are no harm.
+    // More than fit are harmless.
     for _ in 0..10_000 {
         bell.ring();
     }
@@ -118,7 +118,7 @@ fn a_descriptor_that_the_program_gave_a_new_meaning_is_left_alone() {
     assert_eq!(door.drain(), 0);
 }
 
-/// The arbiter hears all claims in turn: one whose members ring without an end must not keep it.
+/// The arbiter serves all claims in turn: endless calls of a claim must not occupy it.
 #[test]
 fn a_bell_that_is_rung_without_an_end_is_heard_and_left() {
     let door = Doorbell::new().unwrap();

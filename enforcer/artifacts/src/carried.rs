@@ -1,4 +1,4 @@
-//! What a program of a clone carries inside itself.
+//! The files that a program of a clone contains.
 
 use std::{fs, io, path::Path};
 
@@ -7,24 +7,21 @@ use crate::{
     stage::{link, make_directory, place},
 };
 
-/// The proxy of libcuda, not yet told where the real driver and the service are.
+/// The proxy of libcuda, before the paths of the driver and the service are written into it.
 pub const SHIM: &[u8] = include_bytes!(env!("GSHARE_SHIM_SO"));
 /// The proxy of libnvidia-ml, likewise.
 pub const NVML_PROXY: &[u8] = include_bytes!(env!("GSHARE_NVML_PROXY_SO"));
-/// The launcher, `gshare-exec`.
 pub(crate) const EXEC: &[u8] = include_bytes!(env!("GSHARE_EXEC"));
-/// The simulated libcuda.
 pub(crate) const SIM_CUDA: &[u8] = include_bytes!(env!("GSHARE_SIM_CUDA_SO"));
-/// The simulated libnvidia-ml.
 const SIM_NVML: &[u8] = include_bytes!(env!("GSHARE_SIM_NVML_SO"));
-/// A libcuda that does nothing, before which the proxy's own cost is measured.
+/// A libcuda that does nothing, for measuring the proxy's own cost.
 pub const NOOP_CUDA: &[u8] = include_bytes!(env!("GSHARE_SIM_NOOP_SO"));
 
 /// Fills `<simdir>/lib` with the simulated driver: `libcuda.so.1`, `libcuda.so`,
 /// `libnvidia-ml.so.1`, `libnvidia-ml.so`.
 ///
 /// # Errors
-/// When a file cannot be written.
+/// If a file cannot be written.
 pub fn stage_sim(simdir: &Path) -> io::Result<()> {
     let directory = simdir.join("lib");
     make_directory(&directory)?;
@@ -34,10 +31,10 @@ pub fn stage_sim(simdir: &Path) -> io::Result<()> {
     link(&directory, "libnvidia-ml.so", "libnvidia-ml.so.1")
 }
 
-/// Writes the parts into a directory, as an installation has them.
+/// Writes the parts into a directory, as in an installation.
 ///
 /// # Errors
-/// When a file cannot be written.
+/// If a file cannot be written.
 pub fn lay_out(directory: &Path) -> io::Result<()> {
     fs::create_dir_all(directory)?;
     for part in Part::ALL {

@@ -1,6 +1,6 @@
 //! The proxies of libcuda and libnvidia-ml and the launcher. An installed program has them as files beside itself; a
-//! program of a clone carries them inside itself (feature `carried`), and with them the simulated driver, so that nothing
-//! has to be installed for it. Either writes them, patched, to a directory under the names by which programs look for them.
+//! program of a clone contains them (feature `carried`) and the simulated driver, so that nothing has to be installed
+//! for it. Both write them, patched, to a directory under the libraries' names.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Which of a driver's entry points the proxy knows, and which of the proxy's the driver has.
+//! Entry points of a driver that the proxy knows, and those of the proxy that the driver has.
 
 use std::{
     collections::{BTreeSet, HashSet},
@@ -8,7 +8,7 @@ use std::{
 
 use object::{Object, ObjectSymbol, read::ReadCache};
 
-/// The list that the proxy's trampolines are made of.
+/// Source of the proxy's trampolines.
 const ENTRIES: &str = include_str!("../../shim/table/entries.tsv");
 
 fn known() -> HashSet<&'static str> {
@@ -25,7 +25,7 @@ fn is_entry_point(name: &str) -> bool {
         .is_some_and(|first| first.is_ascii_uppercase())
 }
 
-/// The functions that a library defines.
+/// Functions that a library defines.
 pub(crate) fn defined(library: &Path) -> io::Result<BTreeSet<String>> {
     let data = ReadCache::new(fs::File::open(library)?);
     let file = object::File::parse(&data).map_err(|error| {
@@ -41,8 +41,8 @@ pub(crate) fn defined(library: &Path) -> io::Result<BTreeSet<String>> {
         .collect())
 }
 
-/// Entry points of the driver at `real_libcuda` that are younger than the proxy, sorted: they reach
-/// the driver unseen, so memory that they might allocate is in no claim's ledger.
+/// Entry points of the driver at `real_libcuda` that are younger than the proxy, sorted: calls of them reach the driver
+/// unseen, so memory that they allocate is in no claim's ledger.
 pub fn unknown_names(real_libcuda: &Path) -> io::Result<Vec<String>> {
     let known = known();
     let defined = defined(real_libcuda)?.into_iter();
@@ -72,7 +72,7 @@ mod tests {
     fn names_from_the_future_are_listed() {
         let directory = tempfile::tempdir().unwrap();
         let driver = directory.path().join("libcuda.so.1");
-        // The same length, so that the file stays whole.
+        // The same length, to keep the file's layout.
         let mut image = SIM_CUDA.to_vec();
         let old = b"\0cuMemcpyDtoDAsync_v2\0";
         let at = image

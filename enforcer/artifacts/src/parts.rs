@@ -1,5 +1,5 @@
-//! The files that belong to an installed program. They are opened once: a service that is being upgraded goes on with the
-//! files that it was started with, since a package replaces files and does not write into them.
+//! The files that belong to an installed program. They are opened once: packages replace files and do not write into
+//! them, so a service keeps its own files during an upgrade.
 
 use std::{
     borrow::Cow,
@@ -10,13 +10,13 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-/// Where the files of a program in `PREFIX/bin` lie, below `PREFIX`.
+/// Directory of the files of a program in `PREFIX/bin`, below `PREFIX`.
 pub const BESIDE: &str = "lib/gshare/parts";
 
 /// A file that belongs to the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// The proxy of libcuda, not yet told where the real driver and the service are.
+    /// The proxy of libcuda, before the paths of the driver and the service are written into it.
     Shim,
     /// The proxy of libnvidia-ml, likewise.
     NvmlProxy,
@@ -25,7 +25,7 @@ pub enum Part {
 }
 
 impl Part {
-    /// All of them.
+    /// All parts.
     pub const ALL: [Self; 3] = [Self::Shim, Self::NvmlProxy, Self::Launcher];
 
     /// Name of its file.
@@ -47,10 +47,10 @@ impl Part {
         }
     }
 
-    /// Its bytes: of the file beside the program, else, in a program of a clone, what that carries.
+    /// Its content: from the file beside the program, or from the program itself in a clone.
     ///
     /// # Errors
-    /// When there is no such file or it cannot be read; the text names it.
+    /// If the file does not exist or cannot be read; the text names it.
     pub fn read(self) -> io::Result<Cow<'static, [u8]>> {
         static OPEN: Mutex<Option<Files>> = Mutex::new(None);
         let directory = beside(&env::current_exe()?);
@@ -95,7 +95,7 @@ impl Files {
     }
 }
 
-/// Where the files of an installed program lie.
+/// Directory of an installed program's files.
 #[must_use]
 pub fn beside(program: &Path) -> PathBuf {
     let prefix = program.parent().and_then(Path::parent);
@@ -117,7 +117,7 @@ mod tests {
             fs::write(directory.join(part.file()), part.file()).unwrap();
         }
         let mut files = Files::open(&directory).unwrap();
-        // As a package does it: the new file takes the old one's name.
+        // Like a package: the new file takes the old one's name.
         for part in Part::ALL {
             fs::write(directory.join("new"), "newer").unwrap();
             fs::rename(directory.join("new"), directory.join(part.file())).unwrap();

@@ -1,5 +1,5 @@
-//! Writes paths into the places that the proxy was built with. A file that does not have each place
-//! exactly once is refused, so that a change of the compiler cannot go unnoticed.
+//! Writes paths into placeholders of the proxy. A file that does not contain each placeholder exactly once is refused,
+//! so that a change of the compiler cannot go unnoticed.
 
 use std::{
     collections::BTreeSet,
@@ -11,15 +11,15 @@ use object::{
     elf::{SHN_UNDEF, Sym64},
 };
 
-/// Text with which the dependency's name starts, and its whole length in bytes.
+/// Start of the dependency's name, and its whole length in bytes.
 const NEEDED: (&[u8], usize) = (b"/gshare-real-libcuda-placeholder", 255);
 /// Marks in front of the texts that the proxy reads, and the room behind each in bytes.
 const REAL_PATH: (&[u8], usize) = (b"\x01gshare:real-libcuda-path:\x01", 256);
 const SOCKET_PATH: (&[u8], usize) = (b"\x01gshare:service-socket-path:\x01", 256);
-/// Where the proxy of libcuda alone reads how strict it is to be.
+/// Where the proxy of libcuda reads its mode; the other proxy has no mode.
 const MODE: (&[u8], usize) = (b"\x01gshare:shim-mode:\x01", 256);
 
-/// Longest socket path that the kernel takes, in bytes.
+/// Maximum length of a socket path, in bytes.
 const SOCKET_LIMIT: usize = 107;
 
 /// Whether a file's bytes are those of a proxy, staged or not.
@@ -27,7 +27,7 @@ pub(crate) fn is_proxy(image: &[u8]) -> bool {
     only(image, REAL_PATH.0).is_ok() && only(image, SOCKET_PATH.0).is_ok()
 }
 
-/// The proxy's bytes with the real driver's and the socket's absolute path in place.
+/// The proxy's bytes with the absolute paths of the real driver and the socket.
 pub(crate) fn patched(image: &[u8], real: &[u8], socket: &[u8]) -> io::Result<Vec<u8>> {
     check("path of the real libcuda", real, NEEDED.1)?;
     check("path of the service's socket", socket, SOCKET_LIMIT)?;
@@ -47,13 +47,13 @@ pub(crate) fn patched(image: &[u8], real: &[u8], socket: &[u8]) -> io::Result<Ve
     Ok(image)
 }
 
-/// Tells a proxy of libcuda, staged otherwise, how strict it is to be.
+/// Changes the mode of a proxy of libcuda that was staged with another.
 pub(crate) fn stamp(image: &mut [u8], mode: &[u8]) -> io::Result<()> {
     write(image, MODE, mode)
 }
 
-/// Takes the driver's functions that are not in `driver` out of a proxy: looking them up fails as it does without the
-/// proxy. Programs test for what a driver can do by looking for its names.
+/// Removes the functions that `driver` lacks from a proxy, so that looking them up fails as without the proxy. Programs
+/// test for features by name.
 pub(crate) fn leave_out(image: &mut [u8], driver: &BTreeSet<String>) -> io::Result<()> {
     let odd = |error: object::Error| other(&format!("the library cannot be read: {error}"));
     let file = object::File::parse(&*image).map_err(odd)?;
@@ -77,7 +77,7 @@ pub(crate) fn leave_out(image: &mut [u8], driver: &BTreeSet<String>) -> io::Resu
     let symbols = object::slice_from_all_bytes_mut::<Sym64<object::LittleEndian>>(table)
         .map_err(|()| other("the library's table of symbols has an odd length"))?;
     for at in lacking {
-        // The loader passes over symbols without a value; nothing in the proxy refers to them by name.
+        // The loader skips symbols without a value; the proxy itself does not refer to them by name.
         symbols[at].st_value.set(object::LittleEndian, 0);
         symbols[at].st_shndx.set(object::LittleEndian, SHN_UNDEF);
     }
@@ -118,8 +118,8 @@ fn check(what: &str, path: &[u8], limit: usize) -> io::Result<()> {
     ))
 }
 
-/// Where the mark stands, which has to be there once. The search goes by its first byte, which libc looks for: every start of
-/// the service searches megabytes.
+/// Position of the mark, which must occur once. The search uses libc's search for its first byte: every start of the
+/// service searches megabytes.
 fn only(image: &[u8], mark: &[u8]) -> io::Result<usize> {
     let (mut rest, mut found) = (image, None);
     while !rest.is_empty() {

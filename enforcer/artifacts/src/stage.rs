@@ -1,5 +1,5 @@
-//! Puts the shared objects where programs find them. A file appears whole or not at all, and one
-//! that a running program has mapped is replaced, never rewritten.
+//! Puts the shared objects where programs find them. Files appear atomically, and a file that a running program has
+//! mapped is replaced, never rewritten.
 
 use std::{
     fs,
@@ -19,13 +19,12 @@ use crate::{
     patch::{is_proxy, leave_out, patched, stamp},
 };
 
-/// What becomes of a process that loads the proxy and cannot register.
+/// What happens to a process that loads the proxy and cannot register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// Its driver is untouched: the proxy was put before it by the environment, which anybody can
-    /// do.
+    /// It gets the driver unchanged: the environment loaded the proxy, and anybody can set that.
     Preload,
-    /// It has no GPU: the proxy was put in the driver's place by a launcher.
+    /// It has no GPU: a launcher put the proxy in the driver's place.
     Strict,
 }
 
@@ -38,10 +37,9 @@ impl Mode {
     }
 }
 
-/// Fills `directory` (made if absent, mode 0755) with the proxy as `libcuda.so.1` and
-/// `libcuda.so`. Put first on `LD_LIBRARY_PATH` it stands before the driver at `real_libcuda`;
-/// processes register at `socket`. Both paths must be absolute. Where the driver's
-/// `libnvidia-ml.so.1` lies beside its libcuda, the proxy of that one comes along.
+/// Fills `directory` (created if absent, mode 0755) with the proxy as `libcuda.so.1` and `libcuda.so`. First on
+/// `LD_LIBRARY_PATH` it precedes the driver at `real_libcuda`; processes register at `socket`. Both paths must be
+/// absolute. If the driver's `libnvidia-ml.so.1` lies beside its libcuda, its proxy is included.
 pub fn stage_shim(
     directory: &Path,
     real_libcuda: &Path,
@@ -51,8 +49,8 @@ pub fn stage_shim(
     stage_shim_for(directory, real_libcuda, real_libcuda, socket, mode)
 }
 
-/// The same for members that see the driver at another path than it has here: `file` is the driver as it can be read
-/// now. The proxies have the names that it has, or all where it cannot be read.
+/// The same for members that see the driver at another path than this machine: `file` is the driver's readable path
+/// now. The proxies have its names, or all names if it cannot be read.
 pub fn stage_shim_for(
     directory: &Path,
     real_libcuda: &Path,
@@ -85,7 +83,7 @@ fn only_names_of(driver: &Path, image: &mut [u8]) -> io::Result<()> {
     }
 }
 
-/// Before a driver without NVML there is no proxy of it either, and none from before.
+/// For a driver without NVML there is no NVML proxy, and an old one is removed.
 fn stage_nvml(directory: &Path, real: &Path, file: &Path, socket: &Path) -> io::Result<()> {
     if !real.exists() {
         for name in [NVML, "libnvidia-ml.so"] {
@@ -103,7 +101,7 @@ fn stage_nvml(directory: &Path, real: &Path, file: &Path, socket: &Path) -> io::
     link(directory, "libnvidia-ml.so", NVML)
 }
 
-/// A service that was itself started in a claim finds the proxy where it looks for the driver.
+/// A service that was itself started in a claim finds the proxy instead of the driver.
 fn refuse_proxy(real: &Path, length: usize) -> io::Result<()> {
     let sized = fs::metadata(real).is_ok_and(|found| found.len() == length as u64);
     if sized && is_proxy(&fs::read(real)?) {
@@ -126,7 +124,7 @@ pub(crate) fn make_directory(directory: &Path) -> io::Result<()> {
     fs::set_permissions(directory, fs::Permissions::from_mode(0o755))
 }
 
-/// A name in `directory` that no other thread or process uses.
+/// A unique name in `directory`.
 fn scratch(name: &str) -> String {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -150,7 +148,7 @@ pub(crate) fn place(directory: &Path, name: &str, bytes: &[u8]) -> io::Result<()
         fs::rename(&scratch, &path)
     })();
     if written.is_err() {
-        // The first error is the one to report.
+        // The first error is reported.
         let _ = fs::remove_file(&scratch);
     }
     written
@@ -181,7 +179,7 @@ mod tests {
     use super::*;
     use crate::{carried::SHIM, stage_sim};
 
-    /// The file's own name and the names that it depends on.
+    /// The file's own name and the names of its dependencies.
     fn names(path: &Path) -> (String, Vec<String>) {
         let data = fs::read(path).unwrap();
         let endian = object::Endianness::Little;

@@ -1,4 +1,4 @@
-//! The launcher's own file, and the descriptors that it was started with.
+//! The launcher's own file, and its inherited descriptors.
 
 use std::fs::File;
 use std::io::Read;
@@ -11,8 +11,8 @@ use gshare_abi::{HANDOVER_LIMIT, Handover, trusted};
 use crate::refusal::{INTERNAL, NOT_PERMITTED, Refusal, USAGE};
 use crate::sys;
 
-/// Where this program lies, if nobody but root can have put it there: a link to it in a directory of the
-/// user's would let that user choose the files beside it.
+/// Path of this program, if only root can have put it there: with a link in a user's directory that user would choose
+/// the files beside it.
 pub(crate) fn own_file() -> Result<PathBuf, Refusal> {
     let refuse = |why: String| {
         if std::fs::metadata("/").is_ok_and(|root| root.uid() != 0) {
@@ -40,7 +40,7 @@ pub(crate) fn own_file() -> Result<PathBuf, Refusal> {
     Ok(path)
 }
 
-/// What the command line handed over. Sealed, so that what was checked is what is used.
+/// Reads the handover. It must be sealed, so that the checked content cannot change.
 pub(crate) fn handover(fd: RawFd) -> Result<Handover, Refusal> {
     let damaged = |why: &str| {
         Refusal::new(
@@ -64,7 +64,7 @@ pub(crate) fn handover(fd: RawFd) -> Result<Handover, Refusal> {
     Handover::from_bytes(&bytes).map_err(|error| Refusal::new(USAGE, error.to_string()))
 }
 
-/// Closes what is open on the driver's devices: opened before the claim, its filter never saw it.
+/// Closes open descriptors of the driver's devices: opened before the claim, they bypass its filter.
 pub(crate) fn close_devices(majors: &[u64]) -> Result<(), Refusal> {
     let unreadable = |error: std::io::Error| {
         let what = format!("the open descriptors cannot be listed: {error}");

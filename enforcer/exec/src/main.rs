@@ -1,13 +1,13 @@
-//! `gshare-exec`: the one privileged program of gshare. It becomes the command of a claim inside a mount
-//! namespace of its own, in which gshare's proxies lie over the driver's libraries.
+//! `gshare-exec`: the only privileged program of gshare. It becomes the command of a claim, inside a mount namespace in
+//! which gshare's proxies lie over the driver's libraries.
 //!
-//! `gshare claim` runs it in its own place: `gshare-exec CLAIM FD -- COMMAND ...`. FD is a sealed memfd with the
-//! command's environment, because the loader strips the environment of a program with capabilities. Whoever
-//! runs it decides nothing but that: which claim may be entered, and what is laid over what, is the service's
-//! word, which it asks for at a place that only root can write.
+//! `gshare claim` replaces itself by it: `gshare-exec CLAIM FD -- COMMAND ...`. FD is a sealed memfd with the command's
+//! environment, because the loader strips the environment of a program with capabilities. The caller decides nothing
+//! else: the service, asked at a path that only root can write, says which claim may be entered and what is mounted
+//! over what.
 //!
-//! It has one file capability, CAP_SYS_ADMIN, permitted and not effective: raised for the mounts alone and
-//! then gone for good. What it cannot do it says, and ends; the command then never runs.
+//! It has one file capability, CAP_SYS_ADMIN, permitted and not effective: raised for the mounts alone, then dropped
+//! for good. On any failure it prints the reason and exits, and the command never runs.
 
 mod files;
 mod mounts;
@@ -47,10 +47,10 @@ fn run() -> Result<Infallible, Refusal> {
     Err(exec(asked.command, &handover))
 }
 
-/// How long a plan may be of other files than there are: a driver that is just being replaced is noticed in a tick.
+/// How long a plan may refer to replaced files: the service notices a replaced driver within a tick.
 const REPLACED: Duration = Duration::from_secs(2);
 
-/// The service's plan, of the files that there are.
+/// The service's plan, checked against the present files.
 fn plan(own: &Path, claim: u64) -> Result<Plan, Refusal> {
     let until = Instant::now() + REPLACED;
     loop {
@@ -64,7 +64,7 @@ fn plan(own: &Path, claim: u64) -> Result<Plan, Refusal> {
     }
 }
 
-/// What the arguments say.
+/// The parsed arguments.
 #[derive(Debug)]
 struct Asked {
     claim: u64,
@@ -99,8 +99,7 @@ impl Asked {
     }
 }
 
-/// Becomes the command. It is looked for in PATH here, with the user's rights and in the user's own PATH, which
-/// the loader leaves alone.
+/// Becomes the command. The search uses the user's rights and the user's own PATH, which the loader leaves alone.
 fn exec(command: Vec<CString>, handover: &Handover) -> Refusal {
     let environment: Result<Vec<CString>, _> = handover.entries().map(CString::new).collect();
     let Ok(environment) = environment else {

@@ -1,4 +1,4 @@
-//! The mount namespace of the command, and what is laid over what in it.
+//! The mount namespace of the command, and its bind mounts.
 
 use std::fs::Metadata;
 use std::io;
@@ -25,7 +25,7 @@ pub(crate) fn trust(bind: &Bind) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Checks that the files are the same here as for the service.
+/// Checks that these are the files that the service has seen.
 pub(crate) fn check(bind: &Bind) -> Result<(), Refusal> {
     if is(bind, &bind.on)? || is(bind, &bind.from)? {
         return Ok(());
@@ -37,8 +37,8 @@ pub(crate) fn check(bind: &Bind) -> Result<(), Refusal> {
     .hint("the driver was changed, or this shell has a mount namespace of its own: try again from a new login"))
 }
 
-/// Makes the namespace and the mounts. Mounts made elsewhere later (a home, a stick) still come in; these do
-/// not go out.
+/// Makes the namespace and the mounts. Later mounts of the machine (a home, a stick) still appear; these mounts do not
+/// leave the namespace.
 pub(crate) fn make(binds: &[Bind]) -> Result<(), Refusal> {
     rights::raise()?;
     let kernel = |what: &str, error: nix::errno::Errno| {
@@ -51,7 +51,7 @@ pub(crate) fn make(binds: &[Bind]) -> Result<(), Refusal> {
     mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_SLAVE, none)
         .map_err(|e| kernel("cannot set mount propagation to slave", e))?;
     for bind in binds {
-        // Inside another claim's shell it lies there already.
+        // In the shell of another claim it is mounted already.
         if is(bind, &bind.on)? {
             continue;
         }
@@ -73,7 +73,7 @@ pub(crate) fn make(binds: &[Bind]) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Whether a path is the file that is to be laid over another.
+/// Whether a path is already the file to be mounted over it.
 fn is(bind: &Bind, path: &str) -> Result<bool, Refusal> {
     let found: Metadata = std::fs::symlink_metadata(path)
         .map_err(|error| Refusal::new(NOT_PERMITTED, format!("cannot stat {path}: {error}")))?;

@@ -1,4 +1,4 @@
-//! How the launcher says no: the sentence, what helps, the exit code of the command line.
+//! How the launcher refuses: the sentence, the remedy, the exit code of the command line.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -7,7 +7,7 @@ use std::process::ExitCode;
 pub(crate) const USAGE: u8 = 64;
 /// No service answers.
 pub(crate) const NO_SERVICE: u8 = 69;
-/// The kernel would not do a step.
+/// The kernel refused a step.
 pub(crate) const INTERNAL: u8 = 70;
 /// Not permitted, or the installation cannot be trusted.
 pub(crate) const NOT_PERMITTED: u8 = 77;
@@ -40,7 +40,7 @@ impl Refusal {
         self
     }
 
-    /// On stderr, in one write; nothing else can be done about a closed one.
+    /// Prints to stderr, in one write; a closed stderr cannot be helped.
     pub(crate) fn tell(&self) -> ExitCode {
         let mut text = format!("gshare: {}\n", self.message);
         if let Some(hint) = &self.hint {

@@ -1,4 +1,4 @@
-//! The one capability: had, raised, dropped for good; and what the kernel took when it gave it.
+//! The capability, raised and dropped for good, and the settings that the kernel reset when it granted it.
 
 use nix::sys::personality::{self, Persona};
 use nix::sys::prctl;
@@ -16,7 +16,7 @@ fn sets() -> Result<Sets, Refusal> {
         .map_err(|error| Refusal::new(INTERNAL, format!("capabilities cannot be read: {error}")))
 }
 
-/// Whether the kernel gave this program its capability, and if not, why. Never a quiet way on without it.
+/// Whether the kernel gave this program its capability, and if not, why. Without it the program never goes on silently.
 pub(crate) fn check_privilege() -> Result<(), Refusal> {
     if sets()?.may(SYS_ADMIN) {
         return Ok(());
@@ -45,7 +45,6 @@ pub(crate) fn check_privilege() -> Result<(), Refusal> {
     .hint("gshare doctor says what is missing. To use strace or gdb, start it inside the claim: gshare claim -- strace CMD"))
 }
 
-/// Puts the capability in force.
 pub(crate) fn raise() -> Result<(), Refusal> {
     sets()?
         .raised(SYS_ADMIN)
@@ -53,10 +52,11 @@ pub(crate) fn raise() -> Result<(), Refusal> {
         .map_err(|error| Refusal::new(INTERNAL, format!("the capability cannot be used: {error}")))
 }
 
-/// Gives all capabilities up and makes sure that they are gone. The bounding set stays: it gives nothing, and
-/// without it `sudo`, `ping` and mounts of the user's own would fail inside a claim and nowhere else.
+/// Drops all capabilities and checks that they are gone. The bounding set stays: it grants nothing, and without it
+/// `sudo`, `ping` and the user's own mounts would fail inside a claim only.
 pub(crate) fn for_good() -> Result<(), Refusal> {
-    // Root has had them all along and gets them back at exec; taking them away would only count as a gain then.
+    // Root had them all along and gets them back at exec; the kernel would count them as gained if they were dropped
+    // here.
     if getuid().is_root() {
         return Ok(());
     }
@@ -78,8 +78,8 @@ pub(crate) fn for_good() -> Result<(), Refusal> {
     }
 }
 
-/// Sets again what the kernel resets for every program that gains capabilities. With the user's own rights: what
-/// these do not allow stays as it is.
+/// Restores what the kernel resets for every program that gains capabilities, with the user's own rights: what they do
+/// not allow stays as it is.
 pub(crate) fn restore(handover: &Handover) {
     if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_STACK)
         && soft != handover.stack_bytes
@@ -99,7 +99,7 @@ pub(crate) fn restore(handover: &Handover) {
         && prctl::set_pdeathsig(signal).is_ok()
         && getppid().as_raw().cast_unsigned() != handover.parent
     {
-        // The parent died while the signal was not set.
+        // The parent died before the signal was set.
         let _ = raise_signal(signal);
     }
 }

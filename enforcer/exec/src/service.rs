@@ -1,4 +1,4 @@
-//! Asking the service: at a place that only root can write, so that nobody else can answer.
+//! Asks the service at a path that only root can write, so that nobody else can answer.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -12,19 +12,18 @@ use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 
 use crate::refusal::{ENDED, INTERNAL, NO_SERVICE, NOT_PERMITTED, Refusal};
 
-/// Where the service listens unless the file beside the launcher names another place.
+/// The service's socket unless the file beside the launcher names another.
 const SOCKET: &str = "/run/gshare/gshared.sock";
 /// Name of that file, one line.
 const BESIDE: &str = "gshare-exec.socket";
-/// A service that is just being restarted is waited for.
+/// Longest wait for a restart of the service.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Longest wait for one answer.
 const ANSWER: Duration = Duration::from_secs(5);
 /// Between two attempts.
 const AGAIN: Duration = Duration::from_millis(50);
 
-/// Asks until there is an answer. A service that dies before it answers is asked again: being moved into the
-/// claim twice is being moved once.
+/// Asks until there is an answer. If the service dies first, asks again: moving into the claim twice is harmless.
 pub(crate) fn ask(own: &Path, claim: u64) -> Result<Plan, Refusal> {
     let socket = socket(own)?;
     let until = Instant::now() + PATIENCE;
@@ -62,7 +61,7 @@ fn try_once(socket: &str, claim: u64) -> Result<LaunchAnswer, Failed> {
     wire::launch(&mut stream, claim, ANSWER).map_err(Failed::Io)
 }
 
-/// Root listens there, and nobody else can have put the socket there.
+/// Checks that root listens there, and that nobody else can have put the socket there.
 fn check_peer(socket: &str, stream: &UnixStream) -> Result<(), String> {
     let dir = Path::new(socket).parent().unwrap_or(Path::new("/"));
     trusted(dir)?;
@@ -77,7 +76,7 @@ fn check_peer(socket: &str, stream: &UnixStream) -> Result<(), String> {
     }
 }
 
-/// What a restart of the service looks like from here.
+/// Whether an error may come from a restart of the service.
 fn passing(error: &io::Error) -> bool {
     use io::ErrorKind::{
         BrokenPipe, ConnectionRefused, ConnectionReset, Interrupted, NotFound, TimedOut,

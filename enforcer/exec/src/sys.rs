@@ -26,12 +26,12 @@ struct Half {
     inheritable: u32,
 }
 
-/// The capability sets of this thread, which is the only one.
+/// The capability sets of this thread, the only one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Sets([Half; 2]);
 
 impl Sets {
-    /// What the thread has.
+    /// The thread's present capabilities.
     pub(crate) fn now() -> io::Result<Self> {
         let mut header = Header {
             version: VERSION_3,
@@ -48,7 +48,6 @@ impl Sets {
         }
     }
 
-    /// Makes them the thread's.
     pub(crate) fn set(&self) -> io::Result<()> {
         let mut header = Header {
             version: VERSION_3,
@@ -67,14 +66,13 @@ impl Sets {
         self.0[0].permitted & (1 << capability) != 0
     }
 
-    /// The same with one of the first 32 capabilities in force.
+    /// The same with one of the first 32 capabilities effective.
     pub(crate) fn raised(mut self, capability: u32) -> Self {
         self.0[0].effective |= 1 << capability;
         self
     }
 
-    /// Nothing permitted and nothing in force. What may be inherited was the caller's own and means nothing by
-    /// itself: it stays.
+    /// Nothing permitted or effective. The inheritable set was the caller's own and grants nothing by itself: it stays.
     pub(crate) fn dropped(mut self) -> Self {
         for half in &mut self.0 {
             half.effective = 0;
@@ -90,7 +88,7 @@ impl Sets {
     }
 }
 
-/// Empties the ambient set: the kernel has done that already when it gave this program its capability.
+/// Empties the ambient set, as the kernel did when it gave this program its capability.
 pub(crate) fn clear_ambient() -> io::Result<()> {
     // SAFETY: takes integers.
     let result = unsafe {
@@ -136,7 +134,7 @@ pub(crate) fn character_major(fd: RawFd) -> Option<u64> {
     device.then(|| libc::major(found.st_rdev).into())
 }
 
-/// As a command expects them: SIGPIPE ends it (this program's runtime ignores it), nothing is blocked.
+/// Default signals for a command: SIGPIPE ends it (this program's runtime ignores SIGPIPE), none is blocked.
 pub(crate) fn default_signals() {
     // SAFETY: the default action needs no handler; the set is made before it is used.
     unsafe {

@@ -1,11 +1,11 @@
 //! Which claims may launch on one GPU, and when.
 //!
-//! While all claims together need less than the GPU gives, everybody launches at once. When it becomes scarce, a claim
-//! that needs less than its guarantee (a *light* one) still launches whenever it likes, and says so; the others (the
-//! *heavy* ones) take turns in what is left, and stop as soon as a light one has work. Among the heavy ones the one goes
-//! first that is furthest behind: each turn counts as its time divided by the claim's share. What it took in the end,
-//! draining included, is what is counted, so a kernel longer than its turn is paid for by turns of the others. Where
-//! limits leave time that nobody may use, nobody has turns too.
+//! While all claims together need less than the GPU gives, all of them launch at once. When the GPU becomes scarce, a
+//! claim that needs less than its guarantee (a *light* claim) still launches at any time, and reports it. The others
+//! (*heavy* claims) take turns in the rest, and stop as soon as a light claim has work. The heavy claim that is
+//! furthest behind goes first: each turn counts as its time divided by the claim's share. The actual time counts,
+//! draining included, so a kernel longer than its turn is paid for by turns of the others. If limits leave time that no
+//! claim may use, the idle rest gets turns too.
 
 mod demand;
 mod long;
@@ -20,74 +20,71 @@ use shares::divide;
 
 use crate::{Flags, Mode, PERIOD_NS, QUEUED_NS, SILENCE_NS, Word};
 
-/// Length of a cycle of turns, per claim that takes part.
+/// Length of a cycle of turns, per participating claim.
 const CYCLE_NS: u64 = 14_000_000;
-/// Shortest turn.
 const LEAST_TURN_NS: u64 = 2_000_000;
-/// Longest turn.
 const MOST_TURN_NS: u64 = 50_000_000;
-/// A turn that nobody takes up for so long goes on.
+/// A turn that is not used for this long passes on.
 const TAKE_NS: u64 = 10_000_000;
-/// Beyond the time that it announced, work is waited for so long before its process is looked at.
+/// Work that is this late is still waited for before its process is checked.
 const LATE_NS: u64 = 10_000_000;
-/// Work that lasts so long beyond its turn runs on beside the next turn.
+/// Work that lasts this much longer than its turn runs on beside the next turn.
 const DRAIN_AT_MOST_NS: u64 = 500_000_000;
-/// The same for work that was queued while nobody shared the GPU, because one that wakes does not wait longer; and
-/// for work that may wait for a turn on another GPU.
+/// The same for work queued while the GPU was not shared, because a claim that wakes does not wait longer; and for work
+/// that may wait for a turn on another GPU.
 const BACKLOG_AT_MOST_NS: u64 = 70_000_000;
-/// A turn is longer than the work in it by the time that messages take; so much of it a claim may leave
-/// out of its own account.
+/// A turn is longer than its work by the time of the messages; a claim may leave this much of it out of its account.
 const HAND_OVER_NS: u64 = 2_000_000;
-/// Work on one GPU that lasts so long beyond its time waits for the claim's work on another one.
+/// Work on one GPU that is this late waits for the claim's work on another.
 const TORN_NS: u64 = 300_000;
-/// With so little left a turn that is through goes on.
+/// A finished turn with this little time left passes on.
 const REST_NS: u64 = 100_000;
-/// Time, as if a claim had the whole GPU, that it may be ahead after it was away for a moment.
+/// Lead of a claim after a short absence, as time with the whole GPU.
 const CREDIT_NS: f64 = 40e6;
-/// GPU time by which a claim may be ahead of the next one and still goes first because it has the turn on another GPU: for a
-/// turn beside that one; and for the launch for which its work there waits.
+/// GPU time by which a claim may lead the next and still go first because it has the turn on another GPU: for a turn
+/// beside that one; and for the launch that its work there waits for.
 const MEET_AHEAD_NS: f64 = 40e6;
 const TORN_AHEAD_NS: f64 = 100e6;
-/// Most debt that is remembered, in the same measure.
+/// Maximum remembered debt, in the same measure.
 const DEBT_NS: f64 = 10e9;
-/// A claim that has said nothing for so long has no work.
+/// A claim that was silent for this long has no work.
 const ACTIVE_NS: u64 = 500_000_000;
-/// How far a claim may be ahead of the GPU while all launch at once; and in its turn where light claims
-/// may want the GPU at any moment, just enough to launch the next kernel before the last one is over.
+/// How far a claim may run ahead of the GPU while all launch at once; and in its turn while light claims may want the
+/// GPU at any moment: just enough to launch the next kernel before the last one is over.
 const AHEAD_OPEN_NS: u64 = 4_000_000;
 const AHEAD_LIGHT_NS: u64 = 150_000;
-/// How late the arbiter is taken to hear of things, as long as it does not know.
+/// Assumed delay of messages until it is measured.
 const LATE_AT_FIRST_NS: u64 = 50_000;
 const LATE_AT_MOST_NS: u64 = 150_000;
-/// A kernel that has run for so long keeps the GPU from being shared.
+/// A kernel that has run for this long prevents sharing.
 const STUCK_NS: u64 = 5_000_000_000;
 
-/// One process as its slot shows it: its own word, so nothing here trusts it with others' time.
+/// One process as its slot shows it. Untrusted, so it is never given others' time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Process {
-    /// Number by which the arbiter's owner knows it.
+    /// The owner's number for it.
     pub slot: usize,
-    /// Which of the GPUs that are shared out together this is about.
+    /// Index of the GPU among those that are shared together.
     pub gpu: usize,
     /// Whether a thread waits to launch.
     pub waiting: bool,
     /// Whether work is on the GPU.
     pub busy: bool,
-    /// When it expects that work to be over; without any, when that would be which waits.
+    /// Expected end of that work; without any, of the waiting work.
     pub expected_ns: u64,
-    /// Time in which its work was on the GPU so far.
+    /// Time with work on the GPU so far.
     pub used_ns: u64,
-    /// The same with the time until its work began, and until it saw that it was over.
+    /// The same, plus the time until its work began and until it saw the end.
     pub held_ns: u64,
-    /// What its launches take alone on the GPU, added up.
+    /// Sum of the times that its launches take alone on the GPU.
     pub demand_ns: u64,
-    /// Time in which it was held back so far.
+    /// Time held back so far.
     pub waited_ns: u64,
-    /// When it said all this.
+    /// Time of this report.
     pub said_ns: u64,
-    /// Since when the oldest of its work is on the GPU; 0 without any.
+    /// Since when the oldest of its work is on the GPU; 0 without work.
     pub since_ns: u64,
-    /// Changes whenever it says anything.
+    /// Changes with every report.
     pub stamp: u64,
 }
 
@@ -100,19 +97,19 @@ pub struct Claim<'a> {
     pub request_permille: u32,
     /// Largest share in thousandths.
     pub limit_permille: u32,
-    /// Whose excess goes first; lower is earlier.
+    /// Order of the excess between tiers; lower is earlier.
     pub tier: u8,
-    /// Weight of the class in thousandths, for the excess.
+    /// Weight of the class for the excess, in thousandths.
     pub weight_milli: u32,
-    /// Whether it takes part: it holds the GPU, and shares it in time.
+    /// Whether it takes part: it has the GPU, and shares it in time.
     pub is_gated: bool,
-    /// Whether it holds GPUs that are not shared out together with these: its work here may wait for work there.
+    /// Whether it has GPUs outside this set: its work here may wait for work there.
     pub is_spread: bool,
-    /// Its processes there, with other numbers of GPUs than these; and when its turn there ends, while it has one.
+    /// Its processes there, with other GPU indices.
     pub elsewhere: &'a [Process],
-    /// See [`Claim::elsewhere`].
+    /// End of its turn there, while it has one.
     pub elsewhere_ns: Option<u64>,
-    /// What its page says, from which a new arbiter counts on.
+    /// The word in its page, from which a new arbiter continues.
     pub word: Word,
     /// Its processes.
     pub processes: &'a [Process],
@@ -124,18 +121,18 @@ impl<'a> Claim<'a> {
     }
 }
 
-/// What a claim's page is to say.
+/// New content of a claim's page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Order {
     /// The claim.
     pub id: u64,
     /// The decision.
     pub word: Word,
-    /// When the turn ends, for [`Mode::Turn`].
+    /// End of the turn, for [`Mode::Turn`].
     pub turn_ends_ns: u64,
-    /// How far it may be ahead of the GPU; 0: as far as the mode says.
+    /// How far the claim may run ahead of the GPU; 0: as the mode allows.
     pub ahead_ns: u64,
-    /// What else holds in this mode.
+    /// Further conditions of the mode.
     pub flags: Flags,
 }
 
@@ -147,24 +144,24 @@ struct Record {
     ahead_of_gpu_ns: u64,
     flags: Flags,
     demand: Demand,
-    /// When it last said anything, and what that was.
+    /// Time and content of its last report.
     active_ns: u64,
     stamps: u64,
     /// Time used over share.
     ahead_ns: f64,
     wants: bool,
-    /// It had the GPU to itself: nobody knows yet what it has queued.
+    /// It had the GPU to itself: its queued work is unknown.
     was_free: bool,
     /// Its work outlasted its turn and runs beside the next.
     lingers: bool,
     used_ns: u64,
-    /// Of a turn, so much usually goes by before it has work on the GPU and until it is heard that it has none.
+    /// Usual part of a turn before its work is on the GPU, and until its end is reported.
     lost_ns: u64,
-    /// When its last turn ended, and what that one counted.
+    /// End of its last turn, and the time counted for it.
     last_turn: (u64, f64),
     usual: Usual,
     pauses: Pauses,
-    /// Processes that do not answer, with what they last said.
+    /// Processes that do not answer, with their last report.
     absent: Vec<(usize, u64)>,
 }
 
@@ -203,7 +200,7 @@ enum Holder {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// At most one claim works; it need not ask.
+    /// At most one claim works, without asking.
     Quiet { open: Option<u64>, since_ns: u64 },
     /// Several work, and there is enough for all.
     Plenty,
@@ -211,18 +208,18 @@ enum Phase {
         holder: Holder,
         began_ns: u64,
         ends_ns: u64,
-        /// When it was to end at first: a turn that is torn between GPUs goes on for a bounded time beyond it.
+        /// Its first planned end: a turn that is torn between GPUs goes on for a bounded time.
         due_ns: u64,
-        /// Since when the holder has had nothing on the GPU.
+        /// Since when the holder has no work on the GPU.
         empty_since_ns: Option<u64>,
-        /// What its processes had said by then; anything new is a sign of life.
+        /// Its processes' stamps at the start of the turn; any change is a sign of life.
         stamps: u64,
-        /// What its processes had used by then.
+        /// GPU time used by its processes at the start of the turn.
         used_ns: u64,
         taken: bool,
-        /// It had work on the GPU when the turn began, of unknown length.
+        /// It had work of unknown length on the GPU when the turn began.
         backlog: bool,
-        /// Work of others ran beside it when it began.
+        /// Others' work ran beside it when it began.
         crowded: bool,
     },
 }
@@ -234,7 +231,7 @@ impl Phase {
     };
 }
 
-/// Decides whose turn it is on one GPU.
+/// Decides the turns on one GPU.
 #[derive(Debug)]
 pub struct Arbiter {
     phase: Phase,
@@ -243,22 +240,22 @@ pub struct Arbiter {
     hand_overs: u64,
     /// The claims need more than the GPU gives.
     is_scarce: bool,
-    /// When the claims' demand was last looked at, and since when it has been low.
+    /// When demand was last measured, and since when it has been low.
     looked_ns: u64,
     low_since_ns: u64,
-    /// They needed little at the last look.
+    /// Demand was low at the last measurement.
     is_far: bool,
-    /// How late it usually hears of things.
+    /// Usual delay of messages.
     late_ns: u64,
-    /// When what a heavy claim had on the GPU is over, before which no light claim's work begins.
+    /// End of a heavy claim's work on the GPU; no light claim's work begins before.
     clear_ns: u64,
-    /// Claims whose work ran beside the turn from its beginning.
+    /// Claims whose work has run beside the turn from its beginning.
     beside: Vec<u64>,
-    /// Light claims with work when the arbiter looked last.
+    /// Light claims with work at the last update.
     lit: Vec<u64>,
     /// Turns so far.
     turns: u64,
-    /// What a turn counts while those of all claims last about the same.
+    /// Counted length of a turn while all claims' turns last about the same.
     even_ns: Option<u64>,
 }
 
@@ -283,7 +280,7 @@ impl Default for Arbiter {
     }
 }
 
-/// What a claim is told.
+/// A message to a claim.
 #[derive(Debug, Clone, Copy)]
 struct Says {
     mode: Mode,
@@ -295,15 +292,15 @@ struct Says {
 impl Says {
     const FREE: Says = Says::just(Mode::Free);
     const CLOSED: Says = Says::just(Mode::Closed);
-    /// The only one at work.
+    /// The only active claim.
     const ALONE: Says = Says::just(Mode::Open);
-    /// One of several for which there is enough.
+    /// One of several claims, with enough for all.
     const OPEN: Says = Says {
         ahead_ns: AHEAD_OPEN_NS,
         flags: Flags::CROWD,
         ..Says::just(Mode::Open)
     };
-    /// Idle, or light where the GPU is scarce: it launches at once and says when it begins and is through.
+    /// Idle, or light on a scarce GPU: it launches at once and reports the beginning and end of its work.
     const LIGHT: Says = Says {
         ahead_ns: AHEAD_OPEN_NS,
         flags: Flags::CROWD.and(Flags::RINGS),
@@ -325,12 +322,12 @@ struct State {
     waiting: bool,
     busy: bool,
     expected_ns: u64,
-    /// Of work that waits while none is on the GPU: when the first would be over that began now.
+    /// For waiting work while none is on the GPU: the end of the first if it began now.
     next_ns: u64,
 }
 
 impl Arbiter {
-    /// Turns that went from one claim to another so far.
+    /// Hand-overs between claims so far.
     pub fn hand_overs(&self) -> u64 {
         self.hand_overs
     }
@@ -340,7 +337,7 @@ impl Arbiter {
         matches!(self.phase, Phase::Turn { .. })
     }
 
-    /// The claim that has the turn, and when that ends.
+    /// The claim that has the turn, and the turn's end.
     pub fn turn(&self) -> Option<(u64, u64)> {
         match self.phase {
             Phase::Turn {
@@ -352,7 +349,7 @@ impl Arbiter {
         }
     }
 
-    /// A claim whose work has been on that GPU of the set for long, and since when.
+    /// A claim whose work has been on that GPU of the set for too long, and since when.
     pub fn stuck(now: u64, claims: &[Claim<'_>], gpu: usize) -> Option<(u64, u64)> {
         let gated = claims.iter().filter(|c| c.is_gated);
         let since = gated.flat_map(|c| {
@@ -364,7 +361,7 @@ impl Arbiter {
             .min_by_key(|(_, since)| *since)
     }
 
-    /// Nanoseconds that a claim's turns lasted so far; 0 for one that never shared.
+    /// Nanoseconds of a claim's turns so far; 0 for a claim that never shared.
     pub fn used_ns(&self, id: u64) -> u64 {
         self.records
             .iter()
@@ -372,8 +369,8 @@ impl Arbiter {
             .map_or(0, |r| r.used_ns)
     }
 
-    /// One for GPUs of which each was another arbiter's, in that place, or nobody's: it goes on from what claims owed each
-    /// other there. `word` gives what a claim's page says; claims without one are left out.
+    /// An arbiter for GPUs that each had another arbiter, in that place, or none: it keeps the debts between claims.
+    /// `word` gives the word in a claim's page; claims without a page are left out.
     #[must_use]
     pub fn regrouped(
         before: &[Option<(&Arbiter, usize)>],
@@ -388,7 +385,7 @@ impl Arbiter {
             if let Some(word) = word(r.id).filter(|_| records.iter().all(|it| it.id != r.id)) {
                 records.push(Record {
                     demand: Demand::regrouped(r.id, before),
-                    // Each counts from another beginning.
+                    // Each arbiter counts from another zero.
                     ahead_ns: r.ahead_ns - arbiter.middle() + first.middle(),
                     wants: r.wants,
                     usual: r.usual,
@@ -409,9 +406,9 @@ impl Arbiter {
         }
     }
 
-    /// Looks at all claims of the GPU. `is_alive` says of a claim's process whether it could go on (not
-    /// dead, stopped or frozen); it is asked rarely. What pages have to say is put into `orders`. Gives the
-    /// time of the next look; `None`: when somebody knocks.
+    /// Updates all claims of the GPU. `is_alive` tells whether a claim's process could go on (not dead, stopped or
+    /// frozen); it is called rarely. New page contents go to `orders`. Returns the time of the next update; `None`:
+    /// when a process calls.
     pub fn step(
         &mut self,
         now: u64,
@@ -473,7 +470,7 @@ impl Arbiter {
         self.records.iter().any(|r| r.id == id && active(r))
     }
 
-    /// What a claim's present processes say together.
+    /// The state of a claim's present processes together.
     fn state(&mut self, claim: &Claim<'_>) -> State {
         let mut state = State::default();
         let Some(record) = self.record(claim.id).filter(|_| claim.is_gated) else {
@@ -503,7 +500,7 @@ impl Arbiter {
         state
     }
 
-    /// Those processes of a claim count no more until they say something.
+    /// Ignores these processes of a claim until they report again.
     fn dismiss(&mut self, claim: &Claim<'_>, which: impl Fn(&Process) -> bool) {
         if let Some(record) = self.record(claim.id) {
             for p in claim.processes.iter().filter(|p| which(p)) {
@@ -542,7 +539,7 @@ impl Arbiter {
         });
     }
 
-    /// Ends the turn if its holder is through.
+    /// Ends the turn if its holder has finished.
     fn release(
         &mut self,
         now: u64,
@@ -589,7 +586,7 @@ impl Arbiter {
                 self.dismiss(claim, |p| dead.contains(&p.slot));
                 state = self.state(claim);
             }
-            // What it had there before its turn holds up whoever is due, and nobody who has had more than it.
+            // Its work from before the turn delays claims that are due, but not claims that have had more.
             let is_due = || self.is_behind(now, id, began_ns, claims);
             let most = if claim.is_spread || backlog && is_due() {
                 BACKLOG_AT_MOST_NS
@@ -614,10 +611,10 @@ impl Arbiter {
         let over = if state.busy {
             lingers
         } else {
-            // What would be over later by more than it is too long now belongs to the next turn.
+            // Work that would be late by more than it is early now belongs to the next turn.
             let next = u64::midpoint(now, state.next_ns.max(now));
             let ended = taken && next.max(now + REST_NS) >= ends_ns;
-            // What it has elsewhere may wait for a launch that is held here: that shows soon.
+            // Its work elsewhere may wait for a launch that is held here: that shows soon.
             let meets = now < due_ns.saturating_add(2 * TORN_NS)
                 && claim.elsewhere_ns.is_some()
                 && claim.elsewhere.iter().any(|p| p.busy);
@@ -639,7 +636,7 @@ impl Arbiter {
             return;
         }
         if state.waiting && !state.busy && idle_for >= TAKE_NS {
-            // It did not take its turn: stopped, frozen, or without a processor.
+            // It did not use its turn: stopped, frozen, or without a processor.
             self.dismiss(claim, |p| p.waiting);
         }
         let lasted = now.saturating_sub(began_ns);
@@ -649,7 +646,7 @@ impl Arbiter {
         } else {
             0
         };
-        // What was on the GPU before the turn says nothing about the claim's usual ones.
+        // Work from before the turn says nothing about the claim's usual turns.
         let counted = if taken && !lingers && !backlog {
             self.even_out(id, cost, crowded)
         } else {
@@ -672,7 +669,7 @@ impl Arbiter {
         };
     }
 
-    /// Whether a claim waits that has had less, for its share, than the one whose turn began then.
+    /// Whether a waiting claim has had less, relative to its share, than the claim whose turn began at `began_ns`.
     fn is_behind(&self, now: u64, id: u64, began_ns: u64, claims: &[Claim<'_>]) -> bool {
         let record = |id: u64| self.records.iter().find(|r| r.id == id);
         let ahead = |id: u64| record(id).map_or(0.0, |r| r.ahead_ns);
@@ -683,8 +680,7 @@ impl Arbiter {
         others.filter(waits).any(|c| ahead(c.id) < mine)
     }
 
-    /// Counts time on the GPU, as so much where it is `counted` as another time than it was; with work that lingers beside
-    /// it, each has its part.
+    /// Charges time on the GPU, or `counted` instead of the actual time; lingering work beside it gets its part.
     fn charge(
         &mut self,
         now: u64,
@@ -698,7 +694,7 @@ impl Arbiter {
             let busy = self.state(claim).busy;
             if let Some(record) = self.record(claim.id) {
                 record.lingers &= busy;
-                // What it queued while it had the GPU to itself runs beside the turns of others too.
+                // Work that it queued while it had the GPU to itself also runs beside others' turns.
                 let is_beside = record.lingers || record.was_free && busy;
                 if is_beside && holder != Holder::Claim(claim.id) {
                     who.push(claim.id);
@@ -743,7 +739,7 @@ impl Arbiter {
         }
     }
 
-    /// Counts the time in which light claims had the GPU, and ends it when they are through.
+    /// Charges the time in which light claims had the GPU, and ends it when they have finished.
     fn release_light(
         &mut self,
         now: u64,
@@ -777,7 +773,7 @@ impl Arbiter {
         }
     }
 
-    /// Light claims with work. What is as good as over does not count: until the next one can launch, it is.
+    /// Light claims with work. Work that is nearly over does not count: it ends before the next claim can launch.
     fn light_at_work(&mut self, now: u64, claims: &[Claim<'_>]) -> Vec<u64> {
         let soon = now + self.late_ns;
         let mut lit = Vec::new();
@@ -792,13 +788,13 @@ impl Arbiter {
         lit
     }
 
-    /// When a light claim's work is over, which waits for what is on the GPU already.
+    /// End of a light claim's work, which waits for the work on the GPU.
     fn over_ns(&self, p: &Process) -> u64 {
         let waits_ns = self.clear_ns.saturating_sub(p.said_ns);
         p.expected_ns.saturating_add(waits_ns)
     }
 
-    /// Light claims have work: the heavy one whose turn it is stops, and is charged for what it still has on the GPU.
+    /// Light claims have work: the heavy claim in turn stops, and is charged for its work that is still on the GPU.
     fn give_way(&mut self, now: u64, claims: &[Claim<'_>]) {
         let lit = std::mem::take(&mut self.lit);
         self.light_up(now, claims, &lit);
@@ -857,7 +853,7 @@ impl Arbiter {
         };
     }
 
-    /// Gives the next turn, or leaves the GPU to those who work.
+    /// Gives the next turn, or leaves the GPU to the active claims.
     fn decide(&mut self, now: u64, claims: &[Claim<'_>], orders: &mut Vec<Order>) -> Option<u64> {
         let states: Vec<State> = claims.iter().map(|c| self.state(c)).collect();
         let contenders: Vec<(&Claim<'_>, State)> = claims
@@ -876,7 +872,7 @@ impl Arbiter {
         if let Phase::Quiet { open, since_ns } = self.phase
             && since_ns != u64::MAX
         {
-            // Time alone counts like any other: the debts of others fade meanwhile.
+            // Time alone counts like any other; meanwhile the others' debts fade.
             if let Some(record) = open.and_then(|id| self.record(id)) {
                 record.ahead_ns += now.saturating_sub(since_ns) as f64;
             }
@@ -891,7 +887,7 @@ impl Arbiter {
             self.phase = Phase::Plenty;
             let there = |id: u64| contenders.iter().any(|(c, _)| c.id == id);
             self.level(&there);
-            // Everybody has all that it wants: nobody owes anything.
+            // All have all that they want: no debts.
             let middle = self.middle();
             for record in self.records.iter_mut().filter(|r| there(r.id)) {
                 record.ahead_ns = middle;
@@ -935,8 +931,8 @@ impl Arbiter {
         self.announce(now, claims, orders)
     }
 
-    /// The only heavy claim, where it has several GPUs: a pause for a light one here is one on all of them. So bursts of light
-    /// ones that are over within the time that it may have queued go between its slices.
+    /// The only heavy claim, if it has several GPUs: a pause for a light claim here is a pause on all of them. So
+    /// bursts of light claims that end within the time that it may have queued run between its slices.
     fn spared(&self, now: u64, contenders: &[(&Claim<'_>, State)]) -> Option<u64> {
         let mut heavy = contenders.iter().filter(|(c, _)| self.is_heavy(c.id));
         let (claim, _) = heavy.next()?;
@@ -949,7 +945,7 @@ impl Arbiter {
         is_spared.then_some(claim.id)
     }
 
-    /// At most one claim works: it need not ask, and the others say so when they begin.
+    /// At most one claim works: it need not ask, and the others report when they begin.
     fn leave_to(
         &mut self,
         now: u64,
@@ -984,7 +980,7 @@ impl Arbiter {
         None
     }
 
-    /// Keeps claims that arrive, or come back, from being too far ahead of the others or behind them.
+    /// Limits the lead and the debt of claims that arrive or come back.
     fn level(&mut self, wants: &dyn Fn(u64) -> bool) {
         let ahead_of = |which: &dyn Fn(&Record) -> bool, best: fn(f64, f64) -> f64| {
             let wanting = self.records.iter().filter(|r| which(r));
@@ -995,7 +991,7 @@ impl Arbiter {
             .unwrap_or(0.0);
         for record in &mut self.records {
             let now_wants = wants(record.id);
-            // A light claim never uses all of its share; that is not saved up.
+            // A light claim never uses all of its share; the rest is not saved up.
             if now_wants && (!record.wants || !record.demand.heavy) {
                 let least = floor - CREDIT_NS;
                 record.ahead_ns = record.ahead_ns.clamp(least, floor + DEBT_NS);
@@ -1019,7 +1015,7 @@ impl Arbiter {
         };
         let gated = || claims.iter().filter(|c| c.is_gated);
         let has_light = gated().any(|c| !self.is_heavy(c.id) && self.is_active(now, c.id));
-        // First everybody else stops, then the holder begins.
+        // All others stop before the holder begins.
         for claim in gated().filter(|c| holder != Holder::Claim(c.id)) {
             let says = if self.is_heavy(claim.id) {
                 Says::CLOSED
@@ -1028,7 +1024,7 @@ impl Arbiter {
             };
             self.order(claim.id, says, orders);
         }
-        // What would keep a light claim waiting that is due goes after it.
+        // Work that would delay a light claim that is due goes after it.
         let back = self.expected_back(now, holder).filter(|_| has_light);
         let due = back.map(|(from, _)| from).filter(|from| *from <= ends_ns);
         if let Holder::Claim(id) = holder {
@@ -1044,7 +1040,7 @@ impl Arbiter {
             };
             self.order(id, says, orders);
         }
-        // With one heavy claim nothing is to be decided until somebody knocks.
+        // With one heavy claim there is nothing to decide until a process calls.
         let heavy = gated().filter(|c| self.is_heavy(c.id) && self.is_active(now, c.id));
         let beat = match heavy.count() {
             0 | 1 => now + SILENCE_NS / 2,
@@ -1054,11 +1050,11 @@ impl Arbiter {
             let lit = claims.iter().filter(|c| self.lit.contains(&c.id));
             let busy = lit.flat_map(|c| c.processes).filter(|p| p.busy);
             let over = busy.map(|p| self.over_ns(p)).max().unwrap_or(beat);
-            // What is over already, or waits, knocks.
+            // Processes whose work is over or waits call by themselves.
             let soon = over.saturating_sub(self.late_ns);
             return Some(if soon > now { soon.min(beat) } else { beat });
         }
-        // A holder that is through knocks.
+        // A holder that has finished calls.
         let looks_at_end = holder == Holder::Nobody || (taken && empty_since_ns.is_some());
         let next = if looks_at_end && ends_ns > now {
             ends_ns.min(beat)
@@ -1085,7 +1081,7 @@ impl Arbiter {
     }
 }
 
-/// What it has on one GPU waits for what its turn does not let it launch on another one of these.
+/// Its work on one GPU waits for launches that its turn forbids on another of these.
 fn is_torn(now: u64, claim: &Claim<'_>) -> bool {
     let idle = |gpu| claim.processes.iter().all(|p| p.gpu != gpu || !p.busy);
     let late = |p: &Process| p.busy && now >= p.expected_ns.saturating_add(TORN_NS);
@@ -1174,8 +1170,8 @@ mod tests {
         arbiter
     }
 
-    /// Two claims on two GPUs, each of which needs most of another one, also when the set of GPUs was another before, or each
-    /// had an arbiter of its own, or one had none.
+    /// Two claims on two GPUs, each of which mostly needs another one, also after a change of the set of GPUs, of their
+    /// arbiters, or without an earlier one.
     #[test]
     fn what_a_claim_needs_of_one_gpu_it_does_not_need_of_the_next() {
         let word = |_| Some(Word::default());
@@ -1282,7 +1278,7 @@ mod tests {
         }
     }
 
-    /// A kernel on one GPU waits for its twin, which the end of the turn holds back on the other one.
+    /// A kernel on one GPU waits for its twin, held back on the other GPU by the end of the turn.
     #[test]
     fn what_a_claims_own_work_waits_for_goes_at_the_end_of_its_turn() {
         let (began, waits) = (1000 * MS, [process(0, true, 0), process(1, true, 0)]);
@@ -1308,7 +1304,7 @@ mod tests {
         assert_eq!(mode, Some(Mode::Closed));
     }
 
-    /// A kernel that never ends beside a launch on the other GPU: a stopped program, or one that means to keep both.
+    /// A kernel that never ends beside a launch on the other GPU: a stopped program, or one that tries to keep both.
     #[test]
     fn a_turn_that_is_torn_for_ever_ends_all_the_same() {
         let (began, waits) = (1000 * MS, [process(0, true, 0), process(1, true, 0)]);

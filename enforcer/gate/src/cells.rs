@@ -1,4 +1,4 @@
-//! GPU time that was granted ahead to single streams, so that most launches need not ask.
+//! GPU time granted in advance to single streams, so that most launches need not ask.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -9,12 +9,12 @@ const CELLS: usize = 128;
 #[derive(Debug)]
 #[repr(align(64))]
 struct Cell {
-    /// Decision, stream and thread that the grant is for.
+    /// Decision, stream and thread of the grant.
     tag: AtomicU64,
     left_ns: AtomicU64,
 }
 
-/// Grants by stream and thread; each thread writes its own, so plain loads and stores do.
+/// Grants by stream and thread; each thread writes its own, so plain loads and stores suffice.
 #[derive(Debug)]
 pub struct Cells {
     cells: [Cell; CELLS],
@@ -41,7 +41,7 @@ impl Cells {
         (&self.cells[place as usize % CELLS], tag)
     }
 
-    /// Takes a launch's time out of what its stream was granted under this decision. `false`: ask.
+    /// Takes a launch's time from its stream's grant under this decision. `false`: ask the gate.
     #[inline]
     pub fn spend(&self, word: Word, stream: usize, thread: usize, ns: u64) -> bool {
         let (cell, tag) = self.find(word, stream, thread);
@@ -56,7 +56,7 @@ impl Cells {
         true
     }
 
-    /// Takes back what is left of a grant, in nanoseconds, also another stream's that lay in the same place.
+    /// Takes back the rest of a grant, in nanoseconds, and that of another stream in the same cell.
     pub fn take(&self, word: Word, stream: usize, thread: usize) -> u64 {
         let (cell, _) = self.find(word, stream, thread);
         cell.tag.store(0, Ordering::Relaxed);
@@ -70,7 +70,7 @@ impl Cells {
         cell.tag.store(tag, Ordering::Relaxed);
     }
 
-    /// Takes back all grants, which a new decision ends; gives what was not used, in nanoseconds.
+    /// Takes back all grants when a new decision ends them; returns the unused nanoseconds.
     pub fn clear(&self) -> u64 {
         let taken = self.cells.iter().map(|cell| {
             cell.tag.store(0, Ordering::Relaxed);
@@ -79,7 +79,7 @@ impl Cells {
         taken.sum()
     }
 
-    /// All that is granted and not used, in nanoseconds.
+    /// Sum of unused grants, in nanoseconds.
     pub fn unused_ns(&self) -> u64 {
         self.cells
             .iter()

@@ -1,5 +1,4 @@
-//! How long each kernel was seen to take, by function and shape: a table that a launch reads without a
-//! lock.
+//! Measured duration of each kernel by function and shape: a table that a launch reads without a lock.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -7,31 +6,31 @@ const ROWS: usize = 2048;
 /// No kernel takes less.
 const LEAST_NS: u64 = 500;
 
-/// The lowest bits of a row say how its duration is known.
+/// The lowest bits of a row tell the kind of measurement.
 const HOW: u64 = 3;
 const HOW_BITS: u32 = 2;
 
-/// How a duration was measured; what is better replaces what is worse.
+/// Kinds of measurement; a better kind replaces a worse one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Measure {
-    /// Most of the time between the events may not be the launch's, or it is a guess.
+    /// A guess, or the time between the events may be mostly not the launch's.
     Rough = 2,
-    /// With nothing else of its stream between the events, maybe with others on the GPU.
+    /// Alone on its stream between the events, maybe with others on the GPU.
     Crowd = 1,
-    /// With nobody else on the GPU.
+    /// Alone on the GPU.
     Alone = 0,
 }
 
-/// What a launch will take alone on the GPU.
+/// Expected duration of a launch alone on the GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Expected {
     /// Nanoseconds.
     pub ns: u64,
-    /// It was measured, and not only roughly.
+    /// From a measurement that is not rough.
     pub is_sure: bool,
 }
 
-/// What is launched: a function with its shape, or a graph as a whole.
+/// A kind of launch: a function with its shape, or a whole graph.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Key(u64);
 
@@ -39,8 +38,7 @@ impl Key {
     /// A kernel by its function, blocks of the grid and threads of a block.
     #[inline]
     pub fn kernel(function: usize, blocks: u64, threads: u64) -> Key {
-        // Two multiplications that do not wait for each other; the upper bits, which they mix best, choose
-        // the row.
+        // Two independent multiplications; the upper bits, which they mix best, choose the row.
         let mixed = (function as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)
             ^ (blocks.rotate_left(20) ^ threads).wrapping_mul(0xc2b2_ae3d_27d4_eb4f);
         Key(mixed | 1)
@@ -78,8 +76,8 @@ struct Row {
     known: AtomicU64,
 }
 
-/// Learnt durations. Threads may read and write at once: a figure that belongs to another kernel, which
-/// a race can give, is an estimate like any other and is corrected by the next measurement.
+/// Learnt durations. Threads may read and write at once: a race can yield the figure of another kernel, which is an
+/// estimate like any other and is corrected by the next measurement.
 ///
 /// Both places of a key are on one cache line.
 #[derive(Debug)]
@@ -102,7 +100,7 @@ impl Default for Durations {
 }
 
 impl Durations {
-    /// What is known of a launch; `None` if it was not seen yet.
+    /// Expected duration of a launch; `None` if none was measured.
     pub fn expected(&self, key: Key) -> Option<Expected> {
         self.known(key).map(|known| Expected {
             ns: known >> HOW_BITS,
@@ -125,7 +123,7 @@ impl Durations {
         })
     }
 
-    /// Takes in a measurement in nanoseconds. Beside others a launch is never shorter than alone, and often longer.
+    /// Learns a measurement, in nanoseconds. Beside others a launch is never shorter than alone, and often longer.
     pub fn learn(&self, key: Key, ns: u64, how: Measure) {
         let ns = ns.max(LEAST_NS);
         let known = |ns: u64, how: u64| ns << HOW_BITS | how;
@@ -137,11 +135,11 @@ impl Durations {
                 let before = row.known.load(Ordering::Relaxed);
                 let (old, was) = (before >> HOW_BITS, before & HOW);
                 let new = match how.cmp(&was) {
-                    // Now it is known better.
+                    // A better measurement.
                     std::cmp::Ordering::Less => ns,
                     std::cmp::Ordering::Greater if how == Measure::Rough as u64 => return,
                     _ if how == Measure::Crowd as u64 && ns > old => old + (ns - old).min(old / 16),
-                    // What suddenly takes much longer is believed sooner than noise.
+                    // A sudden large increase is adopted sooner than noise.
                     _ if ns > old.saturating_mul(2) => old / 2 + ns / 2,
                     _ => old - old / 4 + ns / 4,
                 };
@@ -160,7 +158,7 @@ impl Durations {
         row.key.store(key.0, Ordering::Relaxed);
     }
 
-    /// Forgets what was learnt of a launch: its handle may come to mean something else.
+    /// Forgets a launch, whose handle may be reused for another.
     pub fn forget(&self, key: Key) {
         let at = place(key);
         for at in [at, at ^ 1] {

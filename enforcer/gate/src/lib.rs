@@ -1,16 +1,15 @@
 //! Shares of GPU time, as state machines without IO, clock or threads.
 //!
-//! On a GPU that several claims use at once one claim has the *turn*. Its processes launch as far as
-//! the turn reaches, by what their kernels were seen to take, then wait; when their work on the GPU is
-//! over the turn goes on. As only one claim's work is on the GPU at a time, what a turn lasted is what
-//! it cost: no events of several processes have to be reconciled, and a kernel that took longer than its
-//! turn is simply paid for afterwards.
+//! On a GPU that several claims use at once, one claim has the *turn*. Its processes launch as far as the turn allows,
+//! by the learnt durations of their kernels, then wait; when their work on the GPU is over, the turn passes on. Only
+//! one claim's work is on the GPU at a time, so the length of a turn is its cost: no events of several processes have
+//! to be reconciled, and a kernel that took longer than its turn is paid for afterwards.
 //!
 //! * [`Arbiter`] decides whose turn it is; the service runs one per GPU.
 //! * [`Member`] is the gate of one process on one GPU; [`Durations`] and [`Cells`] are the parts of it that a
 //!   launch touches, without a lock.
-//! * [`Tally`] adds up what a process's launches come to, whether or not claims share the GPU.
-//! * [`Word`] is what the arbiter tells the members.
+//! * [`Tally`] adds up the loads of a process's launches, whether or not claims share the GPU.
+//! * [`Word`] is the arbiter's message to the members.
 //!
 //! All times are nanoseconds of one clock (`CLOCK_MONOTONIC`) unless a name says otherwise.
 
@@ -33,11 +32,11 @@ pub use tally::{Fill, Load, SAMPLE_NS, Tally};
 pub use timeline::{Current, Timeline};
 pub use word::{Flags, Frame, Mode, Word};
 
-/// The arbiter shows itself at least this often while claims take turns.
+/// Maximum interval of the arbiter's heartbeat while claims take turns.
 pub const PERIOD_NS: u64 = 10_000_000;
-/// An arbiter that was silent for this long is taken for gone, and each claim keeps to its own request.
+/// An arbiter that was silent for this long is assumed gone, and each claim keeps to its own request.
 pub const SILENCE_NS: u64 = 5 * PERIOD_NS;
-/// Predicted GPU time that a stream may use between two looks at the gate.
+/// Predicted GPU time that a stream may use between two checks at the gate.
 pub const CHUNK_NS: u64 = 1_000_000;
-/// How far the holder of a turn may be ahead of the GPU.
+/// How far the holder of a turn may run ahead of the GPU.
 const QUEUED_NS: u64 = 2_000_000;

@@ -1,89 +1,87 @@
-//! The gate of one process on one GPU: how far ahead of the GPU it may launch, and when it is through.
+//! The gate of one process on one GPU: how far ahead of the GPU it may launch, and when its work is over.
 //!
-//! The owner calls it under a lock, on the rare path only: when a stream's grant is used up, a kernel is
-//! not known or the arbiter decided anew. Most launches spend from [`crate::Cells`] and never come here.
+//! The owner calls it under a lock, on the rare path only: when a stream's grant is used up, a kernel is unknown or the
+//! arbiter has decided again. Most launches spend from [`crate::Cells`] and never come here.
 
 use std::collections::VecDeque;
 
 use crate::rhythm::Rhythm;
 use crate::{CHUNK_NS, Expected, Flags, Frame, Key, Mode, QUEUED_NS, SILENCE_NS, Word};
 
-/// Most events in flight that one process is measured by.
+/// Maximum number of events in flight that measure a process.
 pub const MARKERS: usize = 64;
-/// Most of these on one stream, and on one that waits for something: the others need room.
+/// Maximum of these on one stream, and on a stream that is blocked: the others need room.
 const OF_STREAM: (usize, usize) = (MARKERS / 2, 4);
-/// A stream whose next launch has not begun so long after it was expected to waits for something other than the GPU: while
-/// other streams of the process have work there, and with nothing before it. That is longer than the slice of 2 ms of a
-/// program that belongs to no claim, of which nobody tells.
+/// A stream whose next launch is this late to begin waits for something other than the GPU: while other streams of the
+/// process have work there, and with nothing before it. The times exceed the 2 ms slice of a program outside claims,
+/// which nobody reports.
 const BLOCKED_NS: (u64, u64) = (5_000_000, 3_000_000);
-/// What a launch is taken to take while nothing was measured in this process.
+/// Assumed duration of a launch before anything was measured in this process.
 const PRIOR_NS: u64 = 20_000;
-/// Most kernels that are measured for the first time at once.
+/// Maximum number of kernels that are measured for the first time at once.
 const LEARNING: usize = 16;
-/// A kernel may be launched again before its first measurement is there after so long: it may wait for
-/// that second launch.
+/// A kernel may be launched again before its first measurement after this time: it may wait for that second launch.
 const LEARN_AT_MOST_NS: u64 = 250_000_000;
-/// Most launches that go by one grant while what they take is known roughly only. It may be far more than that: a marker
-/// after so many says so.
+/// Maximum number of launches on one grant while their duration is known only roughly: it may be far more, and a marker
+/// after that many tells.
 const LAUNCHES: u64 = 128;
-/// How far a process may be ahead of the GPU: little where a neighbour was there a moment ago, so that it
-/// does not have to wait long when it comes back.
+/// How far a process may run ahead of the GPU: little if a neighbour was there a moment ago, so that the neighbour
+/// waits only briefly when it comes back.
 const AHEAD_NS: (u64, u64) = (4_000_000, 20_000_000);
-/// With nothing on the GPU a turn is kept for so long, because most programs launch again at once; but not by a program
-/// whose gaps are longer than that on average, once it waits for what it has launched.
+/// A turn without work on the GPU is kept for this long, because most programs launch again at once; a program whose
+/// gaps are longer on average loses it as soon as it waits for its launches.
 const GRACE_NS: u64 = 300_000;
-/// The arbiter hears that work lasts longer than it was told if it is by so much, and when it is about to look whether that
-/// is over: until then it need not be called.
+/// The arbiter is told that work lasts longer than announced if the difference is this large, and the arbiter is about
+/// to check; before that no call is needed.
 const LATER_NS: u64 = 50_000;
 const SOON_NS: u64 = 250_000;
-/// A launch that went is awaited for so long while the program is still in the call of it; it loads a module by then,
-/// or has lost its processor.
+/// How long a launch is awaited while the program is still in its call, loading a module or without a processor.
 const CALL_NS: u64 = 10_000_000;
-/// So much of a turn may be left before a light claim that is due, and the arbiter hears nothing: a turn that is not taken up
+/// Part of a turn that may be left before a light claim that is due without telling the arbiter: a turn that is unused
 /// for longer passes on.
 const LEFT_NS: u64 = 10_000_000;
 /// Longer gaps count as one of this length.
 const GAP_NS: u64 = 2_000_000;
 
-/// What the claim's page says now.
+/// The present content of the claim's page.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct View {
     /// The arbiter's decision.
     pub word: Word,
-    /// When the turn ends, for [`Mode::Turn`].
+    /// End of the turn, for [`Mode::Turn`].
     pub turn_ends_ns: u64,
-    /// How far the process may be ahead of the GPU; 0: as far as the mode says.
+    /// How far the process may run ahead of the GPU; 0: as the mode allows.
     pub ahead_ns: u64,
-    /// What else the arbiter says.
+    /// The arbiter's further conditions.
     pub flags: Flags,
     /// The arbiter's last sign of life while claims take turns.
     pub beat_ns: u64,
-    /// Whether the service lives, as far as can be seen without asking it.
+    /// Whether the service seems to live, without asking it.
     pub alive: bool,
-    /// The claim's place when nobody decides.
+    /// The claim's window when no arbiter decides.
     pub frame: Frame,
     /// GPU time that the claim's other processes have used.
     pub others_used_ns: u64,
 }
 
-/// May a launch go?
+/// Whether a launch may go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     /// Nothing is held back or measured.
     Free,
-    /// Yes, and the stream may use so many nanoseconds more without asking.
+    /// Yes, and the stream may use this many further nanoseconds without asking.
     Go {
         /// Nanoseconds for [`crate::Cells::grant`].
         grant_ns: u64,
     },
-    /// Not now: sleep until the word changes, but not beyond this time, then ask again.
+    /// Not now: sleep until the word changes, or until this time, then ask again.
     Wait {
         /// Latest time to ask again.
         until_ns: u64,
     },
 }
 
-/// What the process's watcher has to do next.
+/// Next step of the process's watcher.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rest {
     /// Wait for the oldest marker.
@@ -94,28 +92,28 @@ pub enum Rest {
     Idle,
 }
 
-/// What a process tells the arbiter through the claim's usage page.
+/// Figures that a process publishes to the arbiter in the claim's usage page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Signals {
     /// Whether a thread waits to launch.
     pub waiting: bool,
     /// Whether work is on the GPU.
     pub busy: bool,
-    /// When that work is expected to be over; without any, when that would be which waits.
+    /// Expected end of that work; without any, of the waiting work.
     pub expected_ns: u64,
     /// Time in which work was on the GPU so far.
     pub used_ns: u64,
-    /// The same with the time until that work began, and until it was seen to be over.
+    /// The same, plus the time until that work began, and until its end was seen.
     pub held_ns: u64,
-    /// What all launches take alone on the GPU.
+    /// Sum of the times that all launches take alone on the GPU.
     pub demand_ns: u64,
-    /// When this was so.
+    /// Time of these figures.
     pub said_ns: u64,
-    /// Since when the oldest work is on the GPU; 0 without any.
+    /// Since when the oldest work is on the GPU; 0 without work.
     pub since_ns: u64,
     /// Time during which some thread was held back so far.
     pub waited_ns: u64,
-    /// Whether the arbiter has to look now.
+    /// Whether to call the arbiter now.
     pub knock: bool,
 }
 
@@ -123,20 +121,20 @@ pub struct Signals {
 struct Marker {
     stream: u64,
     key: Option<Key>,
-    /// Predicted time of what was launched since the marker before.
+    /// Predicted time of the launches since the previous marker.
     own_ns: u64,
-    /// When it was made, and by when what was launched until then was expected to be over.
+    /// When it was made, and the expected end of the launches up to it.
     made_ns: u64,
     begins_ns: u64,
     alone: bool,
-    /// What it was taken to take, where nobody knew.
+    /// Assumed duration, if it was unknown.
     assumed_ns: Option<u64>,
 }
 
-/// What one measurement says.
+/// Result of a measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Learnt {
-    /// Of which launch.
+    /// The measured launch.
     pub key: Key,
     /// Nanoseconds between the events around it.
     pub ns: u64,
@@ -144,11 +142,11 @@ pub struct Learnt {
     pub alone: bool,
 }
 
-/// Launches of a kind of which none was measured yet.
+/// Launches of a kind that was never measured.
 #[derive(Debug, Clone, Copy)]
 struct Learning {
     key: Key,
-    /// When the last one went.
+    /// Time of the last launch.
     since_ns: u64,
 }
 
@@ -170,28 +168,28 @@ pub struct Member {
     word: Word,
     word_since_ns: u64,
     flags: Flags,
-    /// Median of what was measured.
+    /// Median of the measurements.
     prior_ns: u64,
-    /// Launches that could not be measured once.
+    /// Kinds of launches that could not be measured once.
     refused: Vec<Key>,
     demand_ns: u64,
-    /// What its launches come to from when it has work until it has none, and what all had come to before these.
+    /// Sums of its bursts from first work to none, and the sum of all earlier work.
     burst: Rhythm,
     before_burst_ns: u64,
-    /// When the oldest work began, at the earliest.
+    /// The oldest work began no earlier.
     head_since_ns: u64,
     /// Usual time between the end of all work and the next launch.
     gap_ns: u64,
     idle_since_ns: Option<u64>,
-    /// Predicted time of everything launched so far.
+    /// Predicted time of all launches so far.
     issued_ns: u64,
-    /// How much of that was launched before the last marker.
+    /// The part launched before the last marker.
     marked_ns: u64,
-    /// Launches that went and of which the program's call has not returned, and when the last of them went.
+    /// Number of launches whose calls have not returned, and the time of the last one.
     in_call: (u32, u64),
-    /// When all that is launched is expected to be over.
+    /// Expected end of all launches.
     end_ns: u64,
-    /// Real time per predicted time, in 1/1024: below 1 where streams run side by side.
+    /// Actual time per predicted time, in 1/1024: below 1 while streams run side by side.
     scale: u64,
     markers: VecDeque<Marker>,
     /// Streams that wait for something other than the GPU.
@@ -203,29 +201,29 @@ pub struct Member {
     waited_ns: u64,
     busy: bool,
     counted_ns: u64,
-    /// Nothing was seen to be over since work began, which was after this: when it really began is not known yet.
+    /// No end was seen since work began, which was after this time: the actual beginning is unknown.
     fresh_since_ns: Option<u64>,
     used_ns: u64,
-    /// When work was launched to an idle GPU, and for how long it was seen to be there.
+    /// When work was launched to an idle GPU, and how long it was seen there.
     busy_since_ns: u64,
     held_ns: u64,
-    /// Something was launched in this turn; and how long the launch takes that is first to wait.
+    /// Something was launched in this turn; and the duration of the first waiting launch.
     is_turn_used: bool,
     next_ns: u64,
-    /// When the last marker's launch was over, while there are others.
+    /// End of the last marker's launch, while there are others.
     last_done: Option<u64>,
     activity: u64,
     quiet_since_ns: Option<u64>,
     knocked_ns: u64,
     fallback: Option<Alone>,
-    /// The first ring that nothing came back to; 0 for none.
+    /// Time of the first unanswered ring; 0 for none.
     rung_ns: u64,
     told: (bool, bool),
-    /// Whether the arbiter heard of long work.
+    /// Whether the arbiter was told of long work.
     told_long: bool,
-    /// The decision under which the arbiter was called because a launch is held back while all launch.
+    /// The decision under which the arbiter was called because a launch was held back while all launch.
     full_word: Option<Word>,
-    /// By when the arbiter was told that all work is over.
+    /// The end of all work that the arbiter was last told.
     told_end_ns: u64,
 }
 
@@ -282,7 +280,7 @@ impl Member {
         ns.saturating_mul(self.scale) / 1024
     }
 
-    /// The arbiter's decision as of the last look.
+    /// The decision at the last check.
     pub fn word(&self) -> Word {
         self.word
     }
@@ -292,14 +290,14 @@ impl Member {
         !self.queue.is_empty()
     }
 
-    /// Grants that ended without being used, in nanoseconds of prediction.
+    /// Unused nanoseconds of grants that ended.
     pub fn refund(&mut self, ns: u64) {
         self.issued_ns = self.issued_ns.saturating_sub(ns);
         self.demand_ns = self.demand_ns.saturating_sub(self.scaled(ns));
         self.end_ns = self.end_ns.saturating_sub(self.scaled(ns));
     }
 
-    /// Whether the arbiter has decided anew since the last look; the grants of before are void then.
+    /// Whether the arbiter has decided again since the last check, which voids earlier grants.
     pub fn see(&mut self, now: u64, word: Word, flags: Flags) -> bool {
         self.flags = flags;
         if word == self.word {
@@ -337,7 +335,7 @@ impl Member {
         }
     }
 
-    /// The arbiter has not answered a ring.
+    /// The arbiter has not answered a ring in time.
     fn is_unheard(&mut self, now: u64, view: &View) -> bool {
         if view.beat_ns >= self.rung_ns {
             self.rung_ns = 0;
@@ -345,8 +343,8 @@ impl Member {
         self.rung_ns != 0 && now > self.rung_ns.saturating_add(SILENCE_NS)
     }
 
-    /// No arbiter decides: the claim keeps to its own place in the frame, and to its own request where a
-    /// kernel took longer than that.
+    /// Without an arbiter the claim keeps to its own window in the frame, and to its own request if a kernel took
+    /// longer than the window.
     fn fall_back(&mut self, now: u64, view: &View) -> Rule {
         let window = view.frame.window_ns.min(Frame::LENGTH_NS);
         if window == 0 {
@@ -364,14 +362,14 @@ impl Member {
         let earned = (u128::from(time) * u128::from(window) / u128::from(Frame::LENGTH_NS)) as u64;
         let earned = earned.saturating_add(window);
         if earned > spent.saturating_add(window) {
-            // What was not used is not saved up.
+            // Unused time is not saved up.
             alone.since_ns = now;
             alone.used_ns = total;
         }
         if spent >= earned {
             let missing = u128::from(spent - earned + 1) * u128::from(Frame::LENGTH_NS);
             let until = now.saturating_add((missing / u128::from(window)) as u64);
-            // A claim with a little too much in its place loses a part of that place, not the whole.
+            // A claim that overran its window a little loses a part of the next one, not the whole.
             let inside = view.frame.end_if_inside(until).is_some();
             let next = view.frame.next_start(until);
             return Rule::Wait(if inside { until } else { next });
@@ -382,9 +380,9 @@ impl Member {
         }
     }
 
-    /// Asks for a launch of which so much is known (`None`: never seen).
-    /// `ticket` is the caller's place among the process's waiting threads; it begins as `None` and has to
-    /// be given back by [`Self::leave`] if the caller does not ask again after a wait.
+    /// Asks for a launch of known or unknown (`None`) duration. `ticket` is the caller's place among the process's
+    /// waiting threads: it begins as `None`, and must be returned with [`Self::leave`] if the caller does not ask again
+    /// after a wait.
     pub fn ask(
         &mut self,
         now: u64,
@@ -408,8 +406,8 @@ impl Member {
             (Some(_), None) => false,
         };
         let start = self.end_ns.max(now);
-        // A turn ends nearer to its time without a launch of which less than half fits, or less than all where a light
-        // claim is due; at least one there is.
+        // A turn ends early rather than with a launch of which less than half fits, or not all if a light claim is due;
+        // one launch always goes.
         let next_ns = expected.map_or(0, |it| self.scaled(it.ns));
         let least_ns = match (self.is_turn_used, view.flags.has(Flags::DUE)) {
             (false, _) => 0,
@@ -436,7 +434,7 @@ impl Member {
                 now.saturating_add(SILENCE_NS)
             }
             Rule::Until(horizon) if start >= horizon => {
-                // With room for one launch only, it would have to ask for every one.
+                // With room for one launch only, every launch would have to ask.
                 let ahead = horizon - now;
                 let wakes_at = if ahead > CHUNK_NS { ahead / 2 } else { ahead };
                 start.saturating_sub(wakes_at).max(now + 1)
@@ -466,7 +464,7 @@ impl Member {
         key: Key,
         expected: Option<Expected>,
     ) -> Verdict {
-        // Launched again before it was over: at least as long as it has lasted.
+        // Launched again before its end: it takes at least as long as until now.
         let lasted = self.learning.iter().find(|it| it.key == key);
         let lasted = lasted.map_or(0, |it| now.saturating_sub(it.since_ns));
         let own = expected.map_or(self.prior_ns.max(lasted), |it| it.ns);
@@ -493,8 +491,8 @@ impl Member {
         if !self.busy {
             self.begin(now);
         }
-        // Beyond what it usually launches it asks again: so the arbiter hears when that is over, and not when it would be
-        // if all were launched that may be.
+        // Beyond its usual launches it asks again: so the arbiter learns the end of those, and not of all that may be
+        // launched.
         let launched_ns = self.demand_ns.saturating_sub(self.before_burst_ns) + self.scaled(own);
         let grant_ns = match self.usual_burst_ns() {
             Some(usual) => grant_ns.min(usual.saturating_sub(launched_ns)),
@@ -509,20 +507,20 @@ impl Member {
         Verdict::Go { grant_ns }
     }
 
-    /// The call of a launch that went has returned; what it launched is marked by then, if it can be.
+    /// The call of an admitted launch has returned; a marker follows it, if possible.
     pub fn returned(&mut self) {
         self.in_call.0 = self.in_call.0.saturating_sub(1);
     }
 
-    /// What a light claim's launches come to until it pauses, where that is about the same each time. Less than it may
-    /// launch at once is told of when it is over: it may begin so late that it would be taken for over before.
+    /// Usual sum of a light claim's launches until it pauses, if it is about the same each time. A shorter burst than
+    /// it may launch at once is reported at its end: it may begin so late that it would be taken for over too early.
     fn usual_burst_ns(&self) -> Option<u64> {
         let mean_ns = self.burst.mean_ns;
         let counts = mean_ns >= CHUNK_NS || self.flags.has(Flags::LONG);
         (counts && self.is_told_of() && self.burst.is_known(mean_ns)).then_some(mean_ns)
     }
 
-    /// Work comes to a GPU that has none of this process's.
+    /// Work comes to a GPU that has none of this process.
     fn begin(&mut self, now: u64) {
         self.before_burst_ns = self.demand_ns;
         self.busy = true;
@@ -545,7 +543,7 @@ impl Member {
         self.held_since_ns.get_or_insert(now);
     }
 
-    /// The caller does not wait any more.
+    /// The caller stops waiting.
     pub fn leave(&mut self, now: u64, ticket: &mut Option<u64>) {
         if let Some(mine) = ticket.take() {
             self.queue.retain(|other| *other != mine);
@@ -557,8 +555,8 @@ impl Member {
         }
     }
 
-    /// Notes an event that was recorded behind a launch on a stream; `grant_ns` is what that launch's verdict gave
-    /// beyond it. `false`: there are too many, and this one is not to be waited for.
+    /// Notes an event behind a launch on a stream; `grant_ns` is the grant beyond that launch. `false`: too many
+    /// events, this one is not followed.
     pub fn mark(&mut self, now: u64, stream: u64, key: Option<Key>, grant_ns: u64) -> bool {
         let learns = |key: Key| self.learning.iter().any(|it| it.key == key);
         let assumed_ns = key.filter(|key| learns(*key)).map(|_| self.prior_ns);
@@ -569,7 +567,7 @@ impl Member {
             return false;
         }
         if !self.busy {
-            // What was launched while nobody shared the GPU is seen first by such an event.
+            // Such an event is the first sight of work that was launched while the GPU was not shared.
             self.begin(now);
             self.quiet_since_ns = None;
             self.end_ns = self.end_ns.max(now);
@@ -597,8 +595,8 @@ impl Member {
             && self.fallback.is_none()
     }
 
-    /// A launch could not be measured: others of its kind do not wait for that. From the second time on, what they are
-    /// taken to take.
+    /// A launch could not be measured; others of its kind do not wait for that. From the second time on, returns their
+    /// assumed duration.
     pub fn unmeasured(&mut self, key: Key) -> Option<u64> {
         self.learning.retain(|it| it.key != key);
         if self.refused.contains(&key) {
@@ -611,7 +609,7 @@ impl Member {
         None
     }
 
-    /// Whether work is on the GPU whose end a marker will show.
+    /// Whether a marker will show the end of work on the GPU.
     fn has_markers(&self) -> bool {
         self.markers.iter().any(|m| !self.is_blocked(m.stream))
     }
@@ -620,16 +618,15 @@ impl Member {
         self.blocked.contains(&stream)
     }
 
-    /// What is predicted of all that is launched and not seen to be over, but for what stands in streams that wait.
+    /// Predicted time of launches whose end was not seen, without those in blocked streams.
     fn left_ns(&self) -> u64 {
         let there = self.markers.iter().filter(|m| !self.is_blocked(m.stream));
         let marked: u64 = there.map(|m| m.own_ns).sum();
         marked.saturating_add(self.issued_ns.saturating_sub(self.marked_ns))
     }
 
-    /// The oldest event of a stream was looked at, and is not over. `started`: whether its launch has begun, where that
-    /// is known. What stands in a stream that waits for something other than the GPU is not on it until it has.
-    /// Whether the stream waits.
+    /// The oldest event of a stream was polled and is not over. `started`: whether its launch has begun, if known. Work
+    /// in a blocked stream is not on the GPU until it begins. Returns whether the stream is blocked.
     pub fn look(&mut self, now: u64, stream: u64, started: Option<bool>) -> bool {
         let Some(head) = self.markers.iter().find(|m| m.stream == stream) else {
             return false;
@@ -639,7 +636,7 @@ impl Member {
             if was_blocked {
                 self.blocked.retain(|other| *other != stream);
                 if !self.busy {
-                    // It may have begun long before it was looked at.
+                    // It may have begun long before the poll.
                     let counted_ns = self.counted_ns;
                     self.begin(now);
                     self.fresh_since_ns = Some(counted_ns);
@@ -649,8 +646,8 @@ impl Member {
             }
             return false;
         }
-        // Without an event before it a launch that lasts longer than usual looks like one that waits; and so does one while
-        // neighbours have slices in between.
+        // Without an event before it, a launch that lasts longer than usual looks like a blocked one; so does a launch
+        // between neighbours' slices.
         let own = if started.is_none() {
             4 * head.own_ns
         } else {
@@ -685,8 +682,8 @@ impl Member {
         self.markers.iter().filter(move |m| m.stream == stream)
     }
 
-    /// The oldest event of a stream is over. `ran` says when its launch ran, as far as that is known. Gives what may be
-    /// learnt from it: `elapsed_ns` between the events around that launch, `None` if it was not measured or failed.
+    /// The oldest event of a stream is over. `ran` tells when its launch ran, if known. Returns what can be learnt:
+    /// `elapsed_ns` between the events around that launch, `None` if it was not measured or failed.
     pub fn done(
         &mut self,
         now: u64,
@@ -705,7 +702,7 @@ impl Member {
         }
         let end = ran.map_or(now, |(_, end)| end.min(now));
         if self.busy {
-            // It was not on the GPU before it began, nor after it was over: neither is what turns and wake-ups take.
+            // It was not on the GPU before it began, nor after its end: turns and wake-ups take neither.
             if let Some(since) = self.fresh_since_ns
                 && let Some((start, _)) = ran.filter(|(start, end)| start < end)
             {
@@ -748,7 +745,7 @@ impl Member {
         Some(Learnt { key, ns, alone })
     }
 
-    /// Since when the oldest work is on the GPU.
+    /// Start of the oldest work on the GPU.
     fn since_ns(&self) -> u64 {
         let there = self.markers.iter().filter(|m| !self.is_blocked(m.stream));
         let oldest = there.map(|m| m.begins_ns).min();
@@ -769,9 +766,9 @@ impl Member {
         self.counted_ns = self.counted_ns.max(now);
     }
 
-    /// What the watcher does now. `activity` changes with every launch; `unused_ns` is what streams were
-    /// granted and have not used. `awaited`: nothing was launched since the program began to wait for its work; until
-    /// then it is in the middle of a burst, however short its launches are and however long it takes for each.
+    /// Next step of the watcher. `activity` changes with every launch; `unused_ns` are unused grants of streams.
+    /// `awaited`: nothing was launched since the program began to wait for its work. Until then it is in the middle of
+    /// a burst, however short its launches are and however slowly they come.
     pub fn rest(&mut self, now: u64, activity: u64, unused_ns: u64, awaited: bool) -> Rest {
         if !self.busy {
             return Rest::Idle;
@@ -787,7 +784,7 @@ impl Member {
         if now < end.max(called) {
             return Rest::At(end.max(called));
         }
-        // A member that waits for the next turn has launched all that it may.
+        // A member that waits for the next turn has used all that it may launch.
         let since = if self.queue.is_empty() {
             if self.activity != activity {
                 self.activity = activity;
@@ -802,7 +799,7 @@ impl Member {
         } else {
             now
         };
-        // What was seen to be over ended then, and the rest when it was expected to.
+        // Work that was seen to be over ended then, the rest at its expected end.
         self.count(since.min(end.max(self.counted_ns)));
         self.held_ns += since.saturating_sub(self.busy_since_ns);
         let launched_ns = self.demand_ns.saturating_sub(self.before_burst_ns);
@@ -816,17 +813,17 @@ impl Member {
         Rest::Idle
     }
 
-    /// How long it takes no end of all work for a pause.
+    /// How long it does not take the end of all work for a pause.
     fn grace_ns(&self) -> u64 {
         if self.gap_ns > GRACE_NS { 0 } else { GRACE_NS }
     }
 
-    /// Whether the arbiter is to hear when work begins: then nothing may be launched without asking once there is none.
+    /// Whether the arbiter must be told when work begins: then no launch goes without asking on an idle GPU.
     pub fn is_told_of(&self) -> bool {
         !matches!(self.word.mode(), Mode::Free) && self.flags.has(Flags::RINGS)
     }
 
-    /// What the arbiter is to know now. Each call is one publication.
+    /// Present figures for the arbiter. Each call is one publication.
     pub fn signals(&mut self, now: u64) -> Signals {
         let waiting = self.has_waiters();
         let (was_waiting, was_busy) = self.told;
@@ -845,7 +842,7 @@ impl Member {
         let later = self.busy
             && expected_ns > self.told_end_ns.saturating_add(LATER_NS)
             && now.saturating_add(SOON_NS) >= self.told_end_ns;
-        // One that is held back while all launch takes whatever it can get.
+        // A claim that is held back while all launch takes whatever it can get.
         let full = self.word.mode() == Mode::Open
             && self.flags.has(Flags::CROWD)
             && waiting
@@ -854,7 +851,7 @@ impl Member {
         if full {
             self.full_word = Some(self.word);
         }
-        // The arbiter looks by itself when all is expected to be over.
+        // The arbiter checks by itself at the expected end of all work.
         let as_told = was_busy
             && !self.busy
             && waiting == was_waiting
@@ -867,7 +864,7 @@ impl Member {
             changed && !as_told || later
         };
         self.told_long = long;
-        // What is left of a turn before a light claim that is due is less than its next launch.
+        // The rest of a turn before a light claim that is due is shorter than its next launch.
         let makes_way = self.flags.has(Flags::DUE) && waiting && self.next_ns <= LEFT_NS;
         let knock = rings && news
             || full
@@ -879,7 +876,7 @@ impl Member {
         if knock && rings && self.rung_ns == 0 {
             self.rung_ns = now;
         }
-        // What is said well before the arbiter is to look it reads then.
+        // The arbiter reads news that arrive well before its own check.
         let in_time = rings && now.saturating_add(SOON_NS) < self.told_end_ns;
         if knock || !self.busy || in_time {
             self.told_end_ns = expected_ns;
@@ -919,7 +916,7 @@ mod tests {
         Some(Expected { ns, is_sure })
     }
 
-    /// A process whose first launch is marked and whose second one is still in its call.
+    /// A process whose first launch is marked and whose second is still in its call.
     fn in_second_call() -> (Member, Key) {
         let view = View {
             word: Word::default().next(Mode::Turn),
@@ -938,7 +935,7 @@ mod tests {
         go(10 * MS + 1);
         member.returned();
         assert!(member.mark(10 * MS + 2, 1, Some(key), 0));
-        // The thread of the second one has lost its processor; the end of the first one is seen late.
+        // The second launch's thread has lost its processor; the first one's end is seen late.
         let ran = Some((10 * MS, 13 * MS));
         member.done(17 * MS, 1, ran, Some(3 * MS));
         (member, key)
@@ -975,13 +972,14 @@ mod tests {
         );
         assert_eq!(member.rest(401 * MS, 2, 0, true), Rest::Idle);
         let before = member.signals(401 * MS).used_ns;
-        // It ran from 500 to 503 ms; whoever looks had no processor until 502.
+        // It ran from 500 to 503 ms; the watcher had no processor until 502.
         assert!(!member.look(502 * MS, 1, Some(true)));
         member.done(504 * MS, 1, Some((500 * MS, 503 * MS)), Some(3 * MS));
         assert_eq!(member.signals(504 * MS).used_ns - before - MS, 3 * MS);
     }
 
-    /// A decode: bursts of short kernels with long pauses. The thread that launches is slower than the GPU for a moment.
+    /// LLM decoding: bursts of short kernels with long pauses. The launching thread is slower than the GPU for a
+    /// moment.
     #[test]
     fn a_turn_is_kept_until_the_program_waits_for_its_burst() {
         let view = |now| View {
@@ -1018,7 +1016,7 @@ mod tests {
         assert!(matches!(goes_on, Rest::At(_)), "it launches: {goes_on:?}");
     }
 
-    /// A kernel of 30 us that was taken for one of half a microsecond when it was first seen, and one that takes that.
+    /// A kernel of 30 us that was first measured as half a microsecond, and one that really takes that.
     #[test]
     fn what_is_known_roughly_is_launched_a_few_times_by_one_grant() {
         let view = View {
@@ -1041,14 +1039,14 @@ mod tests {
         assert_eq!(granted(true), CHUNK_NS, "nobody has to look so soon");
     }
 
-    /// A program outside claims has its slices between those of a claim that has the GPU to itself as far as anybody knows.
+    /// A program outside claims has its slices between those of a claim that seems to have the GPU to itself.
     #[test]
     fn a_launch_that_waits_for_a_slice_of_another_program_keeps_its_turn() {
         let (mut member, key) = in_second_call();
         member.returned();
         assert!(member.mark(18 * MS, 1, Some(key), 0));
         assert_eq!(member.rest(18 * MS, 2, 0, true), Rest::Marker);
-        // Nothing is before it; the other program's slice, changes of context included, is over at 20.2 ms.
+        // Nothing is before it; the other program's slice, with context switches, is over at 20.2 ms.
         assert!(!member.look(20 * MS + MS / 5, 1, Some(false)));
         assert_eq!(member.rest(20 * MS + MS / 5, 2, 0, true), Rest::Marker);
         assert!(member.look(22 * MS, 1, Some(false)), "a host function");

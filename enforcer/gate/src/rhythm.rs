@@ -1,15 +1,15 @@
-//! A time that comes again and again.
+//! A recurring time.
 
-/// So many are seen before any is foreseen; they are this part of it apart on average, at most.
+/// Samples needed for a prediction, and the part of the time that their mean deviation may reach.
 const SEEN: u32 = 4;
 pub(crate) const APART: u64 = 8;
 
-/// What a time usually is.
+/// Usual value of a time.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Rhythm {
     seen: u32,
     pub(crate) mean_ns: u64,
-    /// How far it is from that on average.
+    /// Mean deviation.
     pub(crate) off_ns: u64,
 }
 
@@ -27,7 +27,7 @@ impl Rhythm {
         self.seen = 0;
     }
 
-    /// Whether it is known as well as it has to be beside such a time.
+    /// Whether it is known well enough, compared with such a time.
     pub(crate) fn is_known(&self, beside_ns: u64) -> bool {
         self.seen >= SEEN && self.off_ns <= beside_ns / APART
     }

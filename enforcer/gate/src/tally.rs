@@ -1,12 +1,11 @@
-//! What the launches of one process come to: GPU time, SM time and warp time.
+//! Sums over the launches of a process: GPU time, SM time and warp time.
 //!
-//! The driver tells nobody which process keeps the SMs busy. Here each launch adds what launches of the same
-//! kernel and shape were seen to take, times the part of the GPU that such a grid fills. Every few milliseconds
-//! of predicted GPU time of a stream one launch is measured by a pair of events; with its end everything that
-//! the stream was given before it is over as well, and counts from then on. A long kernel is thus measured
-//! every time, a short one now and then.
+//! The driver does not tell which process keeps the SMs busy. So each launch adds the usual duration of its kernel and
+//! shape, times the part of the GPU that its grid fills. For every few milliseconds of predicted GPU time of a stream,
+//! a pair of events measures one launch; at its end all earlier work of the stream is over as well, and counts from
+//! then on. So a long kernel is always measured, a short one now and then.
 //!
-//! A launch touches a row of what is known and a cell of its stream, with plain loads and stores.
+//! A launch touches a row of durations and a cell of its stream, with plain loads and stores.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -16,22 +15,22 @@ use crate::{
 };
 
 const ROWS: usize = 2048;
-/// A stream has one of two cells, one in each half: so that two that meet in one place do not drive each other out at
-/// every launch.
+/// A stream has one of two cells, one in each half, so that two streams that collide do not evict each other at every
+/// launch.
 const CELLS: usize = 128;
-/// Predicted GPU time of a stream between two measurements, in nanoseconds; half of it to three halves.
+/// Predicted GPU time of a stream between two measurements, in nanoseconds; varied from half of it to three halves.
 pub const SAMPLE_NS: u64 = 4_000_000;
 /// No kernel takes less.
 const LEAST_NS: u64 = 500;
-/// After so many measurements an average follows the newest ones.
+/// After this many measurements an average follows the newest ones.
 const MEMORY: u64 = 16;
-/// What a kernel needs is raised by this part of what launches take that wait for others.
+/// The need of a kernel rises by this part of the duration of launches that wait for others.
 const SLOW: u64 = 64;
 
 /// Time on a GPU, in nanoseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Load {
-    /// Some kernel of the process runs; kernels of several streams count each.
+    /// Time in which a kernel of the process runs; kernels of several streams each count.
     pub busy_ns: u64,
     /// The same times the SMs that have a block.
     pub sm_ns: u64,
@@ -40,7 +39,7 @@ pub struct Load {
 }
 
 impl Load {
-    /// Both together.
+    /// The sum of both.
     #[must_use]
     pub fn plus(self, other: Load) -> Load {
         Load {
@@ -50,7 +49,7 @@ impl Load {
         }
     }
 
-    /// What is left of it.
+    /// The rest without `part`.
     #[must_use]
     pub fn minus(self, part: Load) -> Load {
         Load {
@@ -60,7 +59,7 @@ impl Load {
         }
     }
 
-    /// So many times as much.
+    /// This many times the load.
     #[must_use]
     pub fn times(self, times: u64) -> Load {
         Load {
@@ -83,9 +82,9 @@ pub struct Fill {
 }
 
 impl Fill {
-    /// A grid of `blocks` blocks of `warps` warps on a GPU with `sms` SMs, of which each can hold `resident` such
-    /// blocks at a time. Blocks go to the SM that has fewest, so that a small grid spreads out; a large one keeps
-    /// the GPU full until the last blocks are handed out, and then runs dry over the time of one block.
+    /// A grid of `blocks` blocks of `warps` warps on a GPU with `sms` SMs, each with room for `resident` such blocks.
+    /// Blocks go to the SM with the fewest, so a small grid spreads out; a large one keeps the GPU full until the last
+    /// blocks are handed out, and then runs dry over the time of one block.
     #[must_use]
     pub fn of_grid(sms: u32, resident: u32, blocks: u64, warps: u32) -> Fill {
         let (sms, warps) = (u64::from(sms.max(1)), u64::from(warps.max(1)));
@@ -101,7 +100,7 @@ impl Fill {
         }
     }
 
-    /// The load of so many nanoseconds.
+    /// The load over this many nanoseconds.
     #[must_use]
     pub fn during(self, ns: u64) -> Load {
         let of = |milli: u64| (u128::from(ns) * u128::from(milli) / 1000) as u64;
@@ -118,15 +117,15 @@ impl Fill {
 #[repr(align(64))]
 struct Row {
     key: AtomicU64,
-    /// What one launch comes to; all 0 before the first measurement.
+    /// Load of one launch; all 0 before the first measurement.
     busy_ns: AtomicU64,
     sm_ns: AtomicU64,
     warp_ns: AtomicU64,
-    /// SMs in the lower half, the part of the time with all of them in the upper one.
+    /// SMs in the lower half, the part of the time with all of them in use in the upper.
     sms_full_milli: AtomicU64,
     warps_milli: AtomicU64,
     measured: AtomicU64,
-    /// What one takes that waits for no other.
+    /// Duration of a launch that waits for no other.
     least_ns: AtomicU64,
 }
 
@@ -141,7 +140,7 @@ impl Row {
     }
 }
 
-/// What a stream has been given by one thread since its last measurement.
+/// Load of a thread's launches on a stream since the stream's last measurement.
 #[derive(Debug)]
 #[repr(align(64))]
 struct Cell {
@@ -172,7 +171,7 @@ impl Cell {
     }
 }
 
-/// What is known of a process's kernels on one GPU, and what its streams were given.
+/// Figures of a process's kernels on a GPU, and loads of its streams.
 #[derive(Debug)]
 pub struct Tally {
     rows: Box<[Row; ROWS]>,
@@ -223,7 +222,7 @@ impl Tally {
             .find(|row| row.key.load(Relaxed) == key.number())
     }
 
-    /// The two places of a stream as one thread uses it, and its tag.
+    /// The two cells of a stream as used by one thread, and its tag.
     #[inline]
     fn places(&self, stream: usize, thread: usize) -> ([&Cell; 2], u64) {
         let mixed = spread((stream as u64).wrapping_add((thread as u64).rotate_left(32)));
@@ -231,7 +230,6 @@ impl Tally {
         ([&self.cells[at], &self.cells[at ^ (CELLS / 2)]], mixed | 1)
     }
 
-    /// The cell that the stream has.
     #[inline]
     fn cell(&self, stream: usize, thread: usize) -> Option<&Cell> {
         let (places, tag) = self.places(stream, thread);
@@ -244,14 +242,14 @@ impl Tally {
         spread(self.dice.fetch_add(0x9e37_79b9_7f4a_7c15, Relaxed))
     }
 
-    /// The cell that the stream has, or gets: what another one had left in it comes along.
+    /// The stream's cell, or a new one; the load that another stream left in it comes along.
     fn claim(&self, stream: usize, thread: usize) -> &Cell {
         if let Some(own) = self.cell(stream, thread) {
             return own;
         }
         let ([one, other], tag) = self.places(stream, thread);
         let is_free = |cell: &Cell| cell.tag.load(Relaxed) == 0;
-        // By chance: of the owners some have gone, and whoever is still there comes back.
+        // By chance: some owners have gone, and the others come back.
         let cell = match (is_free(one), is_free(other)) {
             (true, _) => one,
             (false, true) => other,
@@ -263,14 +261,14 @@ impl Tally {
         cell
     }
 
-    /// From now on so much of the stream is only counted, then one is measured again.
+    /// The stream's next launches are only counted for this much GPU time; then one is measured.
     fn go_on(&self, cell: &Cell) {
         let ahead = SAMPLE_NS / 2 + self.roll() % SAMPLE_NS;
         let limit = cell.busy_ns.load(Relaxed).saturating_add(ahead);
         cell.limit_ns.store(limit, Relaxed);
     }
 
-    /// Counts a launch by what is known of its kind. `false`: it is not counted, and has to be measured.
+    /// Counts a launch by the figures of its kind. `false`: not counted, it has to be measured.
     #[inline]
     pub fn add(&self, key: Key, stream: usize, thread: usize) -> bool {
         let Some((row, cell)) = self.row(key).zip(self.cell(stream, thread)) else {
@@ -290,7 +288,7 @@ impl Tally {
         true
     }
 
-    /// Says what launches of a kind fill; nothing where nobody knows.
+    /// Sets the part of the GPU that launches of a kind fill; default if unknown.
     pub fn know(&self, key: Key, fill: Fill) {
         let at = place(key) % ROWS;
         let (one, other) = (&self.rows[at], &self.rows[at ^ 1]);
@@ -316,7 +314,7 @@ impl Tally {
         row.key.store(key.number(), Relaxed);
     }
 
-    /// What launches of a kind fill, and what one was seen to take, in nanoseconds.
+    /// Fill of a kind's launches, and the duration of one in nanoseconds.
     pub fn known(&self, key: Key) -> Option<(Fill, Option<u64>)> {
         let row = self.row(key)?;
         let fill = row.fill();
@@ -324,15 +322,15 @@ impl Tally {
         Some((fill, (ns > 0).then_some(ns)))
     }
 
-    /// What one launch of a kind needs by itself: launches that wait for other streams' are longer on the GPU, and
-    /// the shortest ones say how long it takes.
+    /// Load of one launch of a kind by itself: launches that wait for other streams take longer, so the shortest ones
+    /// count.
     pub fn needs(&self, key: Key) -> Option<Load> {
         let row = self.row(key)?;
         let ns = row.least_ns.load(Relaxed);
         (ns > 0).then(|| row.fill().during(ns))
     }
 
-    /// What the stream was given since its last measurement goes with the next one.
+    /// The stream's load since its last measurement; counts with the next one.
     pub fn begin(&self, stream: usize, thread: usize) -> Load {
         let cell = self.claim(stream, thread);
         let load = cell.take();
@@ -340,7 +338,7 @@ impl Tally {
         load
     }
 
-    /// What the stream was given since its last measurement, so far.
+    /// The stream's load since its last measurement, so far.
     pub fn given(&self, stream: usize, thread: usize) -> Load {
         self.cell(stream, thread)
             .map_or_else(Load::default, |cell| Load {
@@ -350,15 +348,14 @@ impl Tally {
             })
     }
 
-    /// What the stream was given since its last measurement, to count with another one.
+    /// The stream's load since its last measurement, to count with another one.
     pub fn take(&self, stream: usize, thread: usize) -> Load {
         self.cell(stream, thread)
             .map_or_else(Load::default, Cell::take)
     }
 
-    /// Counts a launch that is not measured; what it fills, where nobody knows how long it takes. The next ones of
-    /// the stream are only counted for a while: a stream that is far ahead of the GPU would else be looked at more
-    /// closely at every launch.
+    /// Counts a launch that is not measured; returns its fill if its duration is unknown. The stream's next launches
+    /// are only counted for a while: otherwise a stream far ahead of the GPU would be examined at every launch.
     pub fn add_unmeasured(&self, key: Key, stream: usize, thread: usize) -> Option<Fill> {
         let row = self.row(key)?;
         let load = Load {
@@ -377,8 +374,8 @@ impl Tally {
         None
     }
 
-    /// Takes in a measurement: how long a launch took, and how long it would have taken without the process's other
-    /// streams, if all waited in proportion.
+    /// Learns a measurement: the duration of a launch, and its duration without the process's other streams if all
+    /// waited in proportion.
     pub fn learn(&self, key: Key, ns: u64, alone_ns: u64) {
         let Some(row) = self.row(key) else { return };
         let ns = ns.max(LEAST_NS);
@@ -389,7 +386,7 @@ impl Tally {
         let least = match row.least_ns.load(Relaxed) {
             0 => ns,
             least if alone_ns >= ns - ns / 50 => mean(least, ns),
-            // It follows slowly where nothing is ever alone.
+            // It follows slowly if no launch is ever alone.
             least if least < ns => least + (ns - least).min(least) / SLOW,
             _ => ns,
         };
@@ -404,7 +401,7 @@ impl Tally {
         }
     }
 
-    /// Forgets what was learnt of a launch: its handle may come to mean something else.
+    /// Forgets a launch, whose handle may be reused for another.
     pub fn forget(&self, key: Key) {
         if let Some(row) = self.row(key) {
             row.key.store(0, Relaxed);
@@ -418,7 +415,7 @@ mod tests {
 
     #[test]
     fn grids_fill_a_gpu_by_hand() {
-        // SMs, blocks that fit, blocks, warps: mean SMs and warps in thousandths
+        // SMs, resident blocks, blocks, warps: mean SMs and warps in thousandths
         for (sms, resident, blocks, warps, fill) in [
             (4, 2, 1, 8, (1000, 8000)),
             (4, 2, 4, 8, (4000, 32_000)),
@@ -485,7 +482,7 @@ mod tests {
         let fill = Fill::of_grid(4, 2, 4, 8);
         tally.know(key, fill);
         tally.learn(key, 10_000, 10_000);
-        // Nothing can be measured: the GPU is far behind.
+        // No measurement is possible: the GPU is far behind.
         let looks = (0..10_000)
             .filter(|_| !tally.add(key, 7, 3))
             .map(|_| assert_eq!(tally.add_unmeasured(key, 7, 3), None))
@@ -505,7 +502,7 @@ mod tests {
         let Some(other) = other else {
             panic!("some two streams meet");
         };
-        // Streams of before have the places.
+        // Earlier streams have the cells.
         for stream in 10_000..20_000 {
             tally.begin(stream, 1);
         }

@@ -1,56 +1,56 @@
-//! When the launches of a process ran, and what they come to together.
+//! When the launches of a process ran, and their sums.
 //!
-//! Each measured launch says when it began and ended; what its stream was given between two of them is known by
-//! its sum. So every stream is a row of *stretches*, each with the SMs that it takes on average. Streams that
-//! overlap have one GPU together: at each moment they count for no more SMs than there are, and what each alone
-//! was seen to take, which contains the waiting for the others, is not added up.
+//! Each measured launch has a beginning and an end; for the launches between two of them the sum is known. So every
+//! stream is a row of *stretches*, each with its average number of SMs. Streams that overlap share one GPU: at each
+//! moment they count for no more SMs than the GPU has. Durations of single launches are not added up, because they
+//! contain waiting for other streams.
 //!
-//! The end of a long launch is seen late, and with it that of everything launched after it on other streams.
-//! What is not yet known is told as it is expected, and corrected when it is known.
+//! The end of a long launch is seen late, and with it the end of all later launches on other streams. Until then the
+//! expected figures are reported, and corrected later.
 
 use std::collections::VecDeque;
 
 use crate::{Fill, Key, Load, MARKERS, SAMPLE_NS};
 
-/// Streams that are told apart; more than these at a time share rows.
+/// Number of streams that are told apart; further streams share rows.
 const LANES: usize = 32;
-/// Stretches that are kept until all streams are known up to their time.
+/// Maximum number of stretches kept until all streams are known up to their time.
 const STRETCHES: usize = 64;
-/// A stream of which nothing was heard for so long is not waited for.
+/// A stream that was silent for this long is not waited for.
 const QUIET_NS: u64 = 250_000_000;
-/// Launches of one stream that may be measured at a time one after the other; later ones with ever more between.
+/// Consecutive launches of a stream that may be in measurement; later ones at ever larger distances.
 const CLOSE: u32 = 4;
-/// The same of launches of which nobody knows how long they take.
+/// The same for launches of unknown duration.
 const NEW: u32 = 12;
-/// Kinds of launches of one stream between two measured ones of which nobody knows how long they take.
+/// Kinds of launches of unknown duration that a stream can have between two measured ones.
 const KINDS: usize = 4;
-/// Measured launches of a stream that say what the others are like.
+/// Measured launches of a stream that represent the others.
 const REMEMBERED: f64 = 64.0;
 
-/// A row of launches, one after the other: a stream as one thread uses it.
+/// Consecutive launches: a stream as used by one thread.
 #[derive(Debug, Clone, Copy, Default)]
 struct Lane {
     place: u64,
-    /// All of it is known up to this time.
+    /// All work up to this time is known.
     over_ns: u64,
     /// Measured launches in flight.
     flying: u32,
-    /// Launches since the last measured one that could have been measured and were not.
+    /// Launches since the last measured one that were left out.
     passed: u32,
-    /// What its measured launches of late come to, each for those like it that are not measured.
+    /// Recent measurements, which represent the unmeasured launches.
     seen: Seen,
     owed: [Option<Owed>; KINDS],
-    /// What it was given since the last measured one, as far as that is known: it runs behind that as it is expected to,
-    /// until the next one says when it was over.
+    /// Its load since the last measured launch, if known. It is expected to run directly after that launch, until the
+    /// next measurement tells when it was over.
     given: Load,
-    /// What of `owed` has a length by now.
+    /// The part of `owed` whose duration is known by now.
     priced: Load,
-    /// What of `given` is in the account for good, because nothing was measured for long.
+    /// The part of `given` that was counted for good, because nothing was measured for long.
     counted: Load,
 }
 
 impl Lane {
-    /// What runs behind the last measured launch while none is in flight.
+    /// Work behind the last measured launch while none is in flight.
     fn tail(&self) -> Load {
         if self.flying > 0 {
             return Load::default();
@@ -58,22 +58,22 @@ impl Lane {
         self.given.minus(self.counted).plus(self.priced)
     }
 
-    /// By when all of it is expected to be over.
+    /// Expected end of all its work.
     fn ends_ns(&self) -> u64 {
         self.over_ns.saturating_add(self.tail().busy_ns)
     }
 }
 
-/// What the measured launches of a stream say about the others: sums in which older ones fade.
+/// What the measured launches of a stream tell about the others: sums in which older ones fade.
 #[derive(Debug, Clone, Copy, Default)]
 struct Seen {
-    /// How long launches took.
+    /// Sum of durations.
     ns: f64,
-    /// For how much of that they did not wait for other streams.
+    /// The part of it without waiting for other streams.
     needed_ns: f64,
     /// The same times the SMs that they fill.
     sm_ns: f64,
-    /// Time in which the stream always had work, and for how much of it its launches account: copies do not.
+    /// Time in which the stream always had work, and the part of it that its launches explain: copies do not.
     held_ns: f64,
     given_ns: f64,
 }
@@ -113,7 +113,7 @@ struct Owed {
     many: u64,
 }
 
-/// What those come to of which it is known by now how long they take; they are owed no longer.
+/// The load of those whose duration is known by now; they are not owed any longer.
 fn price(owed: &mut [Option<Owed>; KINDS], takes: impl Fn(Key) -> Option<u64>) -> Load {
     let mut sum = Load::default();
     for place in owed {
@@ -127,22 +127,23 @@ fn price(owed: &mut [Option<Owed>; KINDS], takes: impl Fn(Key) -> Option<u64>) -
     sum
 }
 
-/// A time in which one stream's use of the GPU is taken to be even.
+/// A time in which a stream's use of the GPU is taken as even.
 #[derive(Debug, Clone, Copy)]
 struct Stretch {
     lane: usize,
     from_ns: u64,
     to_ns: u64,
-    /// When it began: 0 for several launches of which no single one is known. The launch that began first has the SMs first.
+    /// When it began: 0 for several launches of which no single one is known. The launch that began first gets the SMs
+    /// first.
     began_ns: u64,
-    /// Mean over that time: parts of it in which anything and in which all SMs are in use, SMs, warps.
+    /// Means over that time: parts with any SM and with all SMs in use, SMs, warps.
     busy: f64,
     full: f64,
     sms: f64,
     warps: f64,
-    /// Part of it in which it does not wait for other streams; while it does, they have all SMs.
+    /// The part of it without waiting for other streams; while it waits, they have all SMs.
     needed: f64,
-    /// SMs that it takes while it does not wait.
+    /// Its SMs while it does not wait.
     wide: f64,
 }
 
@@ -154,19 +155,19 @@ struct Flying {
     before: Load,
     owed: [Option<Owed>; KINDS],
     fill: Option<Fill>,
-    /// How long it takes, if that is known.
+    /// Its duration, if known.
     expected_ns: Option<u64>,
     issued_ns: u64,
     /// Its stream waits for something other than the GPU.
     is_blocked: bool,
 }
 
-/// What is on the GPU now.
+/// Work on the GPU now.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Current {
-    /// How long it is expected to last; absent for what was never seen.
+    /// Expected duration; `None` for a launch that was never measured.
     pub expected_ns: Option<u64>,
-    /// What it fills on average.
+    /// Its average fill.
     pub fill: Fill,
 }
 
@@ -187,7 +188,7 @@ impl Sum {
     }
 }
 
-/// What the launches of one process on one GPU have come to.
+/// The sums over one process's launches on one GPU.
 #[derive(Debug)]
 pub struct Timeline {
     lanes: [Lane; LANES],
@@ -197,7 +198,7 @@ pub struct Timeline {
     settled_ns: u64,
     done: Sum,
     sms: f64,
-    /// By how much the ends that are known may have been earlier.
+    /// Known ends may be earlier by this.
     unsure_ns: u64,
 }
 
@@ -206,7 +207,7 @@ impl Default for Timeline {
         Self {
             lanes: [Lane::default(); LANES],
             flying: VecDeque::with_capacity(MARKERS),
-            // What is expected is put behind what is known, for as long as it is added up.
+            // Expected stretches are appended while the sums are made.
             stretches: Vec::with_capacity(STRETCHES + 4 * MARKERS),
             settled_ns: 0,
             done: Sum::default(),
@@ -225,7 +226,7 @@ impl Timeline {
         let idle = self.lanes.iter().enumerate();
         let idle = idle.filter(|(_, lane)| lane.flying == 0);
         let Some((oldest, _)) = idle.min_by_key(|(_, lane)| lane.over_ns) else {
-            // All of them wait for something: one more shares with another.
+            // All lanes are waiting: two streams share one.
             return place as usize % LANES;
         };
         self.lanes[oldest] = Lane {
@@ -235,9 +236,8 @@ impl Timeline {
         oldest
     }
 
-    /// Whether a launch of a stream is worth measuring that may be left out: the further a stream is ahead of the
-    /// GPU, the more launches lie between two that are measured.
-    /// A caller that leaves it out says so with [`Self::left_out`].
+    /// Whether to measure a launch that may be left out: the further a stream is ahead of the GPU, the more launches
+    /// lie between two measured ones. The caller reports a launch that it leaves out with [`Self::left_out`].
     pub fn wants(&mut self, place: u64, known: bool) -> bool {
         let lane = self.lane(place);
         let lane = &self.lanes[lane];
@@ -246,7 +246,7 @@ impl Timeline {
         lane.flying < close || lane.passed >= between
     }
 
-    /// A launch was left out; `owed` where nobody knows how long it takes.
+    /// A launch was left out; `owed` if its duration is unknown.
     pub fn left_out(&mut self, place: u64, owed: Option<(Key, Fill)>) {
         let lane = self.lane(place);
         let lane = &mut self.lanes[lane];
@@ -258,8 +258,8 @@ impl Timeline {
         kind.many += 1;
     }
 
-    /// A launch is under way whose end will be seen; those of one stream land in the order in which they were
-    /// issued. `before` is what its stream was given since the last one.
+    /// A launch is under way whose end will be seen; the launches of a stream end in the order of issue. `before` is
+    /// the stream's load since the last one.
     pub fn issued(
         &mut self,
         now_ns: u64,
@@ -287,15 +287,15 @@ impl Timeline {
         });
     }
 
-    /// Whether the stream waits for something other than the GPU: what it was given does not run then.
+    /// Sets whether the stream waits for something other than the GPU: its work does not run meanwhile.
     pub fn blocked(&mut self, place: u64, is_blocked: bool) {
         for flying in self.flying.iter_mut().filter(|f| f.place == place) {
             flying.is_blocked = is_blocked;
         }
     }
 
-    /// All that is known was so much earlier, and may still have been so much earlier than that: the first end of a
-    /// launch may be seen late, and times are told by it until another one is seen sooner.
+    /// Shifts all known times `by_ns` earlier; a further `unsure_ns` may follow. The first end of a launch may be seen
+    /// late, and it anchors the others until an earlier one is seen.
     pub fn earlier(&mut self, by_ns: u64, unsure_ns: u64) {
         self.unsure_ns = unsure_ns;
         for lane in self.lanes.iter_mut().filter(|lane| lane.over_ns > 0) {
@@ -308,19 +308,19 @@ impl Timeline {
         }
     }
 
-    /// By how much the ends that are known may have been earlier.
+    /// Known ends may be earlier by this.
     pub fn unsure_ns(&self) -> u64 {
         self.unsure_ns
     }
 
-    /// What a stream was given since its last measured launch was issued, as that is about to land.
+    /// The stream's load since its last measured launch was issued, when that launch is about to end.
     pub fn given(&mut self, place: u64, since: Load) {
         let lane = self.lane(place);
         self.lanes[lane].given = since;
     }
 
-    /// The oldest of a stream is over: when it ran, as far as that is known. `sms` are those that the process sees, `takes` says
-    /// how long launches of a kind take by now. Gives how long it would have taken without the process's other streams.
+    /// The oldest launch of a stream is over: when it ran, if known. `sms` is the number of SMs that the process sees,
+    /// `takes` gives the present durations of kinds. Returns its duration without the process's other streams.
     pub fn landed(
         &mut self,
         now_ns: u64,
@@ -345,7 +345,7 @@ impl Timeline {
             known => known,
         };
         let held = flying.issued_ns < known.saturating_sub(self.unsure_ns);
-        // What the stream was given before the last launch was over has kept it at work since.
+        // The stream's work before the last end has kept it busy since.
         if let Some(fill) = unknown.filter(|_| held) {
             let left = (start - from).saturating_sub(before.busy_ns);
             before = before.plus(fill.during(left));
@@ -375,8 +375,7 @@ impl Timeline {
         alone.filter(|_| ran.is_some())
     }
 
-    /// How long a launch would have taken without the process's other streams, if all of them waited in proportion
-    /// to what they want.
+    /// Duration of a launch without the process's other streams, if all of them waited in proportion to their demand.
     fn alone(&mut self, lane: usize, from_ns: u64, to_ns: u64, fill: Fill) -> u64 {
         let known = self.stretches.len();
         self.put_expected(to_ns, Some(lane));
@@ -399,9 +398,9 @@ impl Timeline {
         alone as u64
     }
 
-    /// What a stream was given between two measured launches. Where it always had work (`held`) that is what it did
-    /// in this time, however long single launches took; else it follows the one and leads to the other, and where
-    /// it does not fill the time between, that is idle in the middle.
+    /// Places the load between two measured launches. If the stream always had work (`held`), the load fills this time,
+    /// however long single launches took. Otherwise it follows the first launch and leads up to the second, and the
+    /// idle time is in the middle.
     fn put_before(&mut self, lane: usize, from_ns: u64, to_ns: u64, load: Load, held: bool) {
         let gap = to_ns.saturating_sub(from_ns);
         if gap == 0 || load.busy_ns == 0 {
@@ -481,7 +480,7 @@ impl Timeline {
         self.stretches.push(stretch);
     }
 
-    /// Adds up what is known of all streams.
+    /// Adds up the known work of all streams.
     fn settle(&mut self, now_ns: u64) {
         let heard = now_ns.saturating_sub(QUIET_NS);
         for at in 0..LANES {
@@ -501,7 +500,7 @@ impl Timeline {
         let until = awaited.map(|(_, lane)| lane.over_ns).min();
         let mut until = until.unwrap_or(now_ns);
         if self.stretches.len() > STRETCHES {
-            // The oldest half of them, whatever may come beside them.
+            // The oldest half, whatever may still be added beside them.
             let at = self.stretches.len() / 2;
             until = until.max(self.stretches[at].from_ns);
         }
@@ -514,7 +513,7 @@ impl Timeline {
         });
     }
 
-    /// What the stretches come to between two times.
+    /// The sum of the stretches between two times.
     fn sum(&self, from_ns: u64, until_ns: u64) -> Sum {
         let mut sum = Sum::default();
         let within = |s: &&Stretch| s.to_ns > from_ns && s.from_ns < until_ns;
@@ -556,7 +555,7 @@ impl Timeline {
                 }
             }
             if many > 0 {
-                // The launch that began first has the SMs first.
+                // The launch that began first gets the SMs first.
                 let active = &mut active[..many];
                 active.sort_unstable();
                 let (mut taken, mut warps) = (0.0, 0.0);
@@ -581,8 +580,8 @@ impl Timeline {
         sum
     }
 
-    /// Puts what is in flight behind what is known, as it is expected to run; gives when it is expected to be over,
-    /// and what one fills that runs for nobody knows how long. Not of one stream if that is so wished.
+    /// Appends the expected course of work in flight; returns its expected end, and the fill of a launch that runs for
+    /// an unknown time. Skips the stream `without`.
     fn put_expected(&mut self, now_ns: u64, without: Option<usize>) -> (u64, Option<Fill>) {
         let mut ends: u64 = now_ns;
         let mut unknown = None;
@@ -619,7 +618,7 @@ impl Timeline {
                     start.max(now_ns)
                 }
             };
-            // The first of its stream was not seen to be over.
+            // The stream's first launch was not seen to be over.
             if is_first {
                 end = end.max(now_ns);
             }
@@ -637,7 +636,7 @@ impl Timeline {
         (ends, unknown)
     }
 
-    /// What the launches have come to by now, and what goes on.
+    /// The sums by now, and the work that goes on.
     pub fn tell(&mut self, now_ns: u64) -> (Load, Option<Current>) {
         let known = self.stretches.len();
         let (ends, unknown) = self.put_expected(now_ns, None);

@@ -1,8 +1,8 @@
-//! What the arbiter tells the processes of one claim on one GPU.
+//! The arbiter's words to the processes of a claim on a GPU.
 
 use std::fmt;
 
-/// The claims that may launch.
+/// Which claims may launch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Mode {
@@ -12,7 +12,7 @@ pub enum Mode {
     Open = 1,
     /// Others want it; it is this claim's turn.
     Turn = 2,
-    /// It is not this claim's turn: ask.
+    /// Another claim's turn: ask.
     Closed = 3,
 }
 
@@ -45,42 +45,42 @@ impl fmt::Debug for Word {
     }
 }
 
-/// What holds beside a mode; bits of one word of the claim's page.
+/// Further conditions of a mode; bits of one word of the claim's page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Flags(pub u32);
 
 impl Flags {
-    /// Nothing.
+    /// No condition.
     pub const NONE: Flags = Flags(0);
-    /// Others may have work on the GPU at the same time: what launches take there is not what they take alone.
+    /// Others may have work on the GPU at the same time, so durations measured there are not those of a launch alone.
     pub const CROWD: Flags = Flags(1);
-    /// The arbiter wants to hear when work begins and when it is over.
+    /// The arbiter wants to be told when work begins and ends.
     pub const RINGS: Flags = Flags(2);
     /// A light claim is due when the turn ends.
     pub const DUE: Flags = Flags(4);
-    /// Of [`Flags::RINGS`], only of work that lasts longer than what others may have queued.
+    /// With [`Flags::RINGS`]: only for work that lasts longer than others may have queued.
     pub const LONG: Flags = Flags(8);
 
-    /// Both.
+    /// Both conditions.
     #[must_use]
     pub const fn and(self, other: Flags) -> Flags {
         Flags(self.0 | other.0)
     }
 
-    /// Whether all of `other` holds.
+    /// Whether all of `other` is set.
     #[must_use]
     pub const fn has(self, other: Flags) -> bool {
         self.0 & other.0 == other.0
     }
 }
 
-/// A claim's fixed place in every [`Frame::LENGTH_NS`] of the clock. It counts when the arbiter is silent:
-/// the places of a GPU's claims do not overlap, so each has what it requested and nobody has to ask.
+/// A claim's fixed window in every [`Frame::LENGTH_NS`] of the clock. It counts while the arbiter is silent: the
+/// windows of a GPU's claims do not overlap, so each has its request without asking.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Frame {
-    /// Where the place begins.
+    /// Start of the window.
     pub offset_ns: u64,
-    /// How long it is; 0 for none.
+    /// Length of the window; 0 for none.
     pub window_ns: u64,
 }
 
@@ -88,14 +88,14 @@ impl Frame {
     /// Length of the frame that repeats.
     pub const LENGTH_NS: u64 = 20_000_000;
 
-    /// End of the place that `now` lies in.
+    /// End of the window that contains `now`.
     pub(crate) fn end_if_inside(self, now: u64) -> Option<u64> {
         let at = now % Self::LENGTH_NS;
         let end = self.offset_ns.saturating_add(self.window_ns);
         (self.offset_ns <= at && at < end).then(|| now - at + end)
     }
 
-    /// When the first place after `now` begins.
+    /// Start of the first window after `now`.
     pub(crate) fn next_start(self, now: u64) -> u64 {
         let start = now - now % Self::LENGTH_NS + self.offset_ns;
         if start > now {

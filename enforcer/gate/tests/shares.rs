@@ -1,4 +1,4 @@
-//! Shares of GPU time in virtual time, against a GPU made for these tests.
+//! Shares of GPU time in virtual time, on a simulated GPU.
 
 mod light;
 mod model;
@@ -42,7 +42,7 @@ fn floods(kernels: &[u64], seed: u64) -> Sim {
     sim
 }
 
-/// Largest distance of any claim's share from what it asked for, over all windows; in points.
+/// Largest distance of any claim's share from its request, over all windows; in points.
 fn worst_window(sim: &Sim, wanted: &[f64], from: u64, window: u64) -> f64 {
     let mut worst: f64 = 0.0;
     let mut at = from;
@@ -62,9 +62,9 @@ fn total(sim: &Sim, from: u64) -> f64 {
     sim.used(from, sim.now).iter().sum()
 }
 
-/// What a mix has to come to: within 2 points in every window of 2 s, or one kernel's length where
-/// kernels are long; then within 2 points over 20 s. Counted from when all have started and each has had two
-/// kernels: one that nobody knew yet, and one by what was learnt.
+/// Target of a mix: within 2 points in every window of 2 s, or one kernel's length for long kernels; then within 2
+/// points over 20 s. Counted from when all claims have started and had two kernels: an unknown one, and one of learnt
+/// duration.
 fn judge(sim: &Sim, wanted: &[f64], kernel: u64) -> Result<String, String> {
     let round = kernel * wanted.len() as u64;
     let from = 2 * SECOND + 4 * round.next_multiple_of(BIN);
@@ -101,7 +101,7 @@ fn parts(requests: &[u32]) -> Vec<f64> {
     requests.iter().map(|r| f64::from(*r) / 1000.0).collect()
 }
 
-/// How long a mix of such kernels is watched.
+/// How long a mix of such kernels is observed.
 fn length(kernel: u64) -> u64 {
     if kernel < MS {
         5 * SECOND
@@ -124,7 +124,7 @@ fn mixes_hold_their_shares() {
     mixes(seed(), &[10 * US, MS, 20 * MS, 200 * MS]);
 }
 
-/// Where everything that the turns need comes late, as on a machine whose processors are busy, that is nobody's time.
+/// Time lost because everything for the turns comes late, as on a machine with busy processors, is charged to nobody.
 #[test]
 fn late_wake_ups_are_charged_to_nobody() {
     for requests in [[100, 900], [300, 700]] {
@@ -179,8 +179,8 @@ fn mixes(seed: u64, kernels: &[u64]) {
     }
 }
 
-/// Kernels of 200 ms that vary by a tenth, over as many seeds as `GATE_SEEDS` says: with 60, one of 360 mixes missed, by a
-/// third of a point.
+/// Kernels of 200 ms that vary by a tenth, over `GATE_SEEDS` seeds: with 60, one of 360 mixes missed, by a third of a
+/// point.
 #[test]
 fn long_kernels_hold_their_shares_with_many_seeds() {
     let seeds = std::env::var("GATE_SEEDS")
@@ -203,7 +203,7 @@ fn long_kernels_hold_their_shares_with_many_seeds() {
     assert_eq!(missed, 0, "of {runs}");
 }
 
-/// Long kernels of claims that begin at any time, as the bench has them: from a second after the last arrival on nobody is off
+/// Long kernels of claims that begin at any time, as in the bench: from a second after the last arrival no claim is off
 /// by more than one kernel in any two seconds.
 #[test]
 fn long_kernels_of_claims_that_begin_at_any_time_hold_their_shares() {
@@ -230,7 +230,7 @@ fn long_kernels_of_claims_that_begin_at_any_time_hold_their_shares() {
             let worst = worst_window(&sim, &parts(&requests), from, 2 * SECOND);
             let stalls: Vec<u64> = sim.threads.iter().map(|t| t.worst_stall / MS).collect();
             runs += 1;
-            // One kernel more than it is due, where both of them are the longest that there are.
+            // One kernel too many, for two of the longest kernels.
             if worst > 12.0 {
                 println!("seed {seed}, {requests:?}: worst {worst:.2}, stalls {stalls:?} ms");
                 missed += 1;
@@ -241,7 +241,7 @@ fn long_kernels_of_claims_that_begin_at_any_time_hold_their_shares() {
     assert_eq!(missed, 0, "of {runs}");
 }
 
-/// Kernels that are nearly as long as the neighbour's are not taken for equal: shares are of time in the long run too.
+/// Kernels nearly as long as the neighbour's do not count as equal: shares are of time in the long run, too.
 #[test]
 fn nearly_equal_kernels_hold_their_shares() {
     let cases: &[(&[u32], &[u64])] = &[
@@ -289,7 +289,7 @@ fn unequal_kernels_hold_their_shares() {
     }
 }
 
-/// The gates that others have, and none at all, do not pass what the real one passes.
+/// Other gates, and no gate at all, fail the checks that the real one passes.
 #[test]
 fn the_checks_can_fail() {
     let seed = seed();
@@ -343,7 +343,7 @@ fn an_idle_partner_costs_nothing_and_its_share_flows() {
         let mut sim = floods(&[kernel, kernel], seed);
         let busy = asked(&[100, 900]);
         let mut gate = turns(&mut sim, &busy);
-        // The one with 90 % stops for good at once.
+        // The claim with 90 % stops for good at once.
         sim.act(300 * MS, Act::Kill(1));
         sim.run(4 * SECOND, &mut gate);
         let got = sim.used(SECOND + 500 * MS, sim.now)[0];
@@ -374,7 +374,7 @@ fn a_waking_claim_has_its_guarantee_within_100_ms() {
         sim.run(5 * SECOND, &mut gate);
         let woke = 4 * SECOND;
         let first = sim.threads[1].first_run.unwrap_or(u64::MAX) - woke;
-        // From 100 ms on it has what it asked for; over 400 ms a turn or two more or less show.
+        // From 100 ms on it has its request; over 400 ms a turn or two more or less show.
         let got = sim.used(woke + 100 * MS, woke + 500 * MS)[1];
         let wanted = f64::from(requests[1]) / 1000.0;
         println!(
@@ -478,7 +478,7 @@ fn the_detached_block_nobody_and_come_back() {
         );
         assert!(alone[1] > 0.97 && alone[0] == 0.0, "{alone:?}");
         assert!(stall < 90 * MS, "{stall}");
-        // What the other has queued meanwhile is in the way, and is paid for.
+        // The other's queued work is in the way, and is paid for.
         sim.act(0, Act::Attach(0));
         let from = sim.now;
         sim.run(40 * SECOND, &mut gate);
@@ -495,7 +495,7 @@ fn the_detached_block_nobody_and_come_back() {
     }
 }
 
-/// A kernel that waits for a turn on another GPU holds others up for less than 100 ms.
+/// A kernel that waits for a turn on another GPU delays others by less than 100 ms.
 #[test]
 fn work_that_waits_for_another_gpu_is_not_waited_for() {
     let seed = seed();
@@ -515,7 +515,7 @@ fn work_that_waits_for_another_gpu_is_not_waited_for() {
     }
 }
 
-/// Another size counts 200 ms later at the latest.
+/// A new size takes effect within 200 ms.
 #[test]
 fn a_changed_request_has_its_effect_within_200_ms() {
     let seed = seed();
@@ -575,13 +575,13 @@ fn limits_hold_and_the_rest_flows() {
         (&[ask(200, 300, 0), ask(300, 1000, 0)], &[0.3, 0.7]),
         (&[ask(200, 300, 0), ask(300, 400, 0)], &[0.3, 0.4]),
         (&[ask(500, 800, 0)], &[0.8]),
-        // Strict: what is left goes to the first tier.
+        // Strict: the rest goes to the first tier.
         (&[ask(200, 1000, 1), ask(200, 1000, 0)], &[0.2, 0.8]),
         (
             &[ask(200, 1000, 2), ask(200, 500, 0), ask(100, 1000, 1)],
             &[0.2, 0.5, 0.3],
         ),
-        // Weights: what is left goes by request and weight.
+        // Weights: the rest goes by request and weight.
         (&[heavy(200, 2000), heavy(200, 1000)], &[0.6, 0.4]),
         (&[heavy(100, 2000), heavy(300, 1000)], &[0.34, 0.66]),
     ];
@@ -604,7 +604,7 @@ fn without_the_arbiter_everybody_keeps_to_its_request() {
     let seeds = [seed, 1, 4, 30];
     for (seed, (kernel, requests)) in seeds.iter().flat_map(|s| cases.map(|c| (*s, c))) {
         let mut sim = floods(&[kernel, kernel], seed);
-        // What changes of context cost in each place of the frame is not the gate's to give.
+        // Context switches in each window of the frame are outside the gate's control.
         sim.costs = Costs::KIND;
         let mut gate = turns(&mut sim, &asked(&requests));
         sim.act(2 * SECOND, Act::Silence);
@@ -620,7 +620,7 @@ fn without_the_arbiter_everybody_keeps_to_its_request() {
             );
         }
     }
-    // Long kernels do not fit their places; they are paid for, so nobody has much more than its request.
+    // Long kernels overrun their windows; they are paid for, so no claim has much more than its request.
     let mut sim = floods(&[20 * MS, 20 * MS], seed);
     let mut gate = turns(&mut sim, &asked(&[300, 700]));
     sim.act(2 * SECOND, Act::Silence);
@@ -630,8 +630,8 @@ fn without_the_arbiter_everybody_keeps_to_its_request() {
     assert!(got[0] < 0.35 && got[0] > 0.1 && got[1] > 0.3, "{got:?}");
 }
 
-/// The same of one claim at work while the other one is idle, whatever its kernels and what hand-overs take: it gets its place
-/// and no more.
+/// The same for one active claim beside an idle one, whatever its kernels and the cost of hand-overs: it gets its
+/// window and no more.
 #[test]
 fn without_the_arbiter_a_claim_alone_gets_no_more_than_its_request() {
     for (costs, kernel) in [Costs::KIND, Costs::REAL, Costs::WORST]
@@ -662,7 +662,7 @@ fn without_the_arbiter_a_claim_alone_gets_no_more_than_its_request() {
     }
 }
 
-/// Nor does a claim that always waits for the other one's work take more than its share as a light one.
+/// Nor does a claim that always waits for the other's work take more than its share as a light one.
 #[test]
 fn short_pauses_do_not_cost_a_claim_its_share() {
     // Waits for each kernel, with pauses of some microseconds; and bursts that need half of its share.
@@ -693,7 +693,7 @@ fn short_pauses_do_not_cost_a_claim_its_share() {
     }
 }
 
-/// Two streams, in each a copy before every kernel: while one computes the other copies.
+/// Two streams with a copy before every kernel: while one computes the other copies.
 fn copiers(claims: usize, copy: u64, seed: u64) -> Sim {
     let mut sim = Sim::new(claims, seed);
     for claim in 0..claims {
@@ -706,13 +706,13 @@ fn copiers(claims: usize, copy: u64, seed: u64) -> Sim {
     sim
 }
 
-/// GPU time of the kernels that are over by now.
+/// GPU time of finished kernels.
 fn computed(sim: &Sim) -> f64 {
     sim.threads.iter().map(|t| t.computed).sum()
 }
 
-/// What turns cost claims that copy while they compute, against one of them alone: the first kernel of a turn waits for
-/// its copy, so longer copies cost more.
+/// Cost of turns for claims that copy while they compute, compared with one of them alone: the first kernel of a turn
+/// waits for its copy, so longer copies cost more.
 #[test]
 fn claims_that_copy_beside_their_kernels_lose_little_by_taking_turns() {
     let seed = seed();
@@ -745,7 +745,7 @@ fn claims_that_copy_beside_their_kernels_lose_little_by_taking_turns() {
     }
 }
 
-/// Of each of two GPUs the others' requests and what they do.
+/// For each of two GPUs the others' requests and programs.
 type Others<'a> = [&'a [(u32, Program)]; 2];
 
 const FLOOD: Program = Program::Flood { kernel: MS };
@@ -754,18 +754,18 @@ const FLOOD: Program = Program::Flood { kernel: MS };
 struct Pair {
     sims: [Sim; 2],
     gates: [Turns; 2],
-    /// The longest time for which a GPU had a kernel whose twin had not come.
+    /// The longest time for which a GPU had a kernel whose twin was missing.
     longest: u64,
     since: Option<u64>,
-    /// The arbiters know of each other.
+    /// The arbiters cooperate.
     together: bool,
 }
 
 impl Pair {
-    /// How often the GPUs look at each other.
+    /// Interval at which the GPUs synchronise.
     const STEP: u64 = 20 * US;
 
-    /// What the claim does on each GPU, its request, and the others.
+    /// The claim's program on each GPU, its request, and the others.
     fn new(programs: [Program; 2], request: u32, others: Others<'_>, seed: u64) -> Pair {
         let made = [0, 1].map(|gpu| {
             let mut sim = Sim::new(1 + others[gpu].len(), seed + gpu as u64);
@@ -821,7 +821,7 @@ impl Pair {
         }
     }
 
-    /// Parts of the time in which kernels of the claim were over, and what each claim had of each GPU, from 2 s on.
+    /// Parts of the time in which kernels of the claim were over, and each claim's part of each GPU, from 2 s on.
     fn watch(&mut self, kernel: u64) -> (f64, [Vec<f64>; 2]) {
         self.run(2 * SECOND);
         let (from, before) = (self.sims[0].now, self.sims[0].threads[0].finished);
@@ -833,12 +833,12 @@ impl Pair {
     }
 }
 
-/// Kernels that wait for their twins on another GPU, where the claim has another neighbour: with arbiters that know nothing of
-/// each other they come to a tenth of what they come to now, and a kernel waits for its twin for 90 ms.
+/// Kernels that wait for their twins on another GPU, where the claim has another neighbour: with independent arbiters
+/// they get a tenth of this, and a kernel waits 90 ms for its twin.
 #[test]
 fn turns_of_a_claim_on_two_gpus_meet() {
     let half: &[_] = &[(500, FLOOD)];
-    // Kernel, request, the others, the least that comes of it, the longest wait in milliseconds.
+    // Kernel, request, the others, the least result, the longest wait in milliseconds.
     let cases: &[(u64, u32, Others<'_>, f64, u64)] = &[
         (100 * US, 500, [half; 2], 0.3, 20),
         (MS, 500, [half; 2], 0.4, 20),
@@ -879,7 +879,7 @@ fn turns_of_a_claim_on_two_gpus_meet() {
     assert!(met < 0.1 && apart.longest > 60 * MS);
 }
 
-/// Work that does not meet costs nobody a share, nor does a kernel that takes 900 ms while the claim asks for the other GPU.
+/// Work that does not meet costs nobody a share, nor does a kernel of 900 ms while the claim asks for the other GPU.
 #[test]
 fn a_claim_on_two_gpus_takes_no_share_of_others() {
     let flood = |kernel| Program::Flood { kernel };
@@ -898,8 +898,8 @@ fn a_claim_on_two_gpus_takes_no_share_of_others() {
     }
 }
 
-/// What a kernel that waits for its twin takes of a GPU is nobody's need of it, and what others do without is theirs: such a GPU
-/// was not scarce for its arbiter.
+/// GPU time of a kernel that waits for its twin is nobody's need, and the time that others lose to it is theirs.
+/// Otherwise the arbiter would not see that such a GPU is scarce.
 #[test]
 fn a_gpu_with_a_flood_beside_kernels_that_wait_is_scarce() {
     for seed in 1..=SEEDS {
@@ -911,8 +911,8 @@ fn a_gpu_with_a_flood_beside_kernels_that_wait_is_scarce() {
     }
 }
 
-/// Collectives beside a light claim on each of their GPUs take little longer than alone, and the light ones wait for no more than
-/// a holder may have queued: also where their work is as long as that, of which the arbiter hears.
+/// Collectives beside a light claim on each of their GPUs take little longer than alone, and the light claims wait no
+/// longer than a holder may have queued. This holds even if their work is that long, which the arbiter is told.
 #[test]
 fn light_claims_do_not_tear_the_work_of_two_gpus() {
     let collective = Program::Collective {

@@ -1,6 +1,5 @@
-//! Which devices of the driver's are the claim's. For a claim on an instance of a divided GPU these are the instance,
-//! and the GPU that it is a part of, which stands for the instance: programs begin with the GPU and ask it for
-//! its instances.
+//! The driver's devices that belong to the claim. For a claim on an instance of a divided GPU these are the instance
+//! and its GPU, which stands for the instance: programs begin with the GPU and ask it for its instances.
 
 use std::{
     ffi::{CStr, CString, c_char, c_void},
@@ -32,7 +31,7 @@ macro_rules! call_driver {
     }};
 }
 
-/// UUID of the GPU or instance that a handle stands for; `None` where it stands for none.
+/// UUID of a handle's GPU or instance; `None` for an invalid handle.
 fn uuid_of(device: Handle) -> Option<GpuUuid> {
     let mut text = [0_u8; 96];
     let at: *mut c_char = text.as_mut_ptr().cast();
@@ -59,12 +58,12 @@ fn by_uuid(text: &str) -> Result<Handle, Code> {
 fn handle_of(uuid: GpuUuid) -> Result<Handle, Code> {
     let text = uuid.to_string();
     by_uuid(&text).or_else(|code| {
-        // An instance has the same form of name with another beginning.
+        // An instance's name has the same form with another prefix.
         by_uuid(&text.replacen("GPU-", "MIG-", 1)).map_err(|_| code)
     })
 }
 
-/// The GPU that an instance is a part of; `None` for a GPU, and on drivers without instances.
+/// The GPU of an instance; `None` for a GPU, and on drivers without instances.
 fn gpu_of_instance(device: Handle) -> Option<Handle> {
     let mut is_instance = 0_u32;
     let code = call_driver!(c"nvmlDeviceIsMigDeviceHandle", (
@@ -80,13 +79,13 @@ fn gpu_of_instance(device: Handle) -> Option<Handle> {
     (code == SUCCESS).then_some(gpu)
 }
 
-/// The GPU that a part lies on: its own UUID where it is a whole one.
+/// The GPU of a part: its own UUID if the part is a whole GPU.
 fn gpu_of(part: &Part) -> GpuUuid {
     if let Some(known) = part.gpu.get() {
         return *known;
     }
     let Ok(own) = handle_of(part.uuid) else {
-        // Nothing is known of a GPU that the driver does not show now.
+        // The driver does not show the GPU now.
         return part.uuid;
     };
     let gpu = gpu_of_instance(own).map_or(Some(part.uuid), uuid_of);
@@ -104,36 +103,36 @@ fn gpus(share: &Share) -> Vec<GpuUuid> {
     all
 }
 
-/// How many GPUs the claim has.
+/// Number of the claim's GPUs.
 pub(crate) fn count(share: &Share) -> u32 {
     gpus(share).len() as u32
 }
 
-/// The claim's GPU with this number; `None` where it has fewer.
+/// The claim's GPU with this number, if it exists.
 pub(crate) fn nth(share: &Share, index: u32) -> Option<Result<Handle, Code>> {
     gpus(share).get(index as usize).copied().map(handle_of)
 }
 
-/// The number of the claim's GPU that a handle stands for.
+/// The claim's number for a handle's GPU.
 pub(crate) fn index(share: &Share, device: Handle) -> Option<u32> {
     let own = gpu_of(part(share, device)?);
     let at = gpus(share).iter().position(|gpu| *gpu == own)?;
     Some(at as u32)
 }
 
-/// The part of the claim that a handle stands for.
+/// The claim's part for a handle.
 pub(crate) fn part(share: &Share, device: Handle) -> Option<&Part> {
     let uuid = uuid_of(device)?;
     let mut parts = share.parts.iter();
     parts.find(|part| part.uuid == uuid || gpu_of(part) == uuid)
 }
 
-/// Whether a handle is that of something which the claim does not have. What has no UUID is the driver's to judge.
+/// Whether a handle belongs to a device outside the claim. Devices without a UUID are left to the driver.
 pub(crate) fn is_foreign(share: &Share, device: Handle) -> bool {
     share.later.is_none() && uuid_of(device).is_some() && part(share, device).is_none()
 }
 
-/// The claim's instances on a GPU; `None` where it has none there, because the GPU is not divided or not its own.
+/// The claim's instances on a GPU; `None` without any, because the GPU is not divided or not the claim's.
 pub(crate) fn instances(share: &Share, gpu: Handle) -> Option<Vec<Handle>> {
     let uuid = uuid_of(gpu)?;
     let parts = share.parts.iter();
@@ -143,7 +142,7 @@ pub(crate) fn instances(share: &Share, gpu: Handle) -> Option<Vec<Handle>> {
     Some(all.filter_map(|part| handle_of(part.uuid).ok()).collect())
 }
 
-/// Whether the claim may look into an instance of a GPU that is known by the number of its GPU instance.
+/// Whether the claim may look into the GPU instance with this number.
 pub(crate) fn may_see(share: &Share, gpu: Handle, number: u32) -> bool {
     let Some(own) = instances(share, gpu) else {
         return true;

@@ -1,4 +1,4 @@
-//! The driver's own library, found by the path that staging wrote.
+//! The driver's own library, at the path that staging wrote.
 
 use std::{
     ffi::{CStr, CString, c_void},
@@ -27,7 +27,7 @@ fn library() -> *mut c_void {
     *handle as *mut c_void
 }
 
-/// The driver's function of this name, remembered in `place`; null where it has none.
+/// The driver's function of this name, cached in `place`; null if it has none.
 pub(crate) fn find(place: &AtomicPtr<c_void>, name: &CStr) -> *mut c_void {
     let known = place.load(Ordering::Acquire);
     if !known.is_null() {

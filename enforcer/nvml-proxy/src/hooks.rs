@@ -1,4 +1,4 @@
-//! What the claim's programs see of NVML.
+//! NVML as the claim's programs see it.
 
 use std::{
     ffi::{c_char, c_void},
@@ -16,7 +16,7 @@ use crate::{
     share::{self, Share},
 };
 
-/// Runs the proxy's own part; where it panics the program goes on as without the proxy.
+/// Runs the proxy's own part; after a panic the program goes on as without the proxy.
 fn with<R>(part: impl FnOnce(&Share) -> R) -> Option<R> {
     let part = AssertUnwindSafe(|| Some(part(&*share::current()?)));
     catch_unwind(part).ok().flatten()
@@ -49,14 +49,14 @@ unsafe fn count(code: Code, count: *mut u32) -> Code {
     code
 }
 
-/// The claim's GPU with this number, or the driver's word where the process is in no claim.
+/// The claim's GPU with this number; outside claims the driver's answer.
 unsafe fn by_index(index: u32, place: *mut Handle, original: impl FnOnce() -> Code) -> Code {
     if place.is_null() {
         return original();
     }
     let found = with(|share| match device::nth(share, index) {
         Some(own) => Some(own),
-        // Any will do for who asks before it is known which.
+        // Any will do before the GPU is known.
         None if share.later.is_some_and(|gpus| index < gpus) => None,
         None => Some(Err(INVALID_ARGUMENT)),
     });
@@ -71,7 +71,7 @@ unsafe fn by_index(index: u32, place: *mut Handle, original: impl FnOnce() -> Co
     }
 }
 
-/// The claim's instance with this number on a GPU, or the driver's word where the GPU is not divided.
+/// The claim's instance with this number on a GPU; for an undivided GPU the driver's answer.
 unsafe fn instance(
     gpu: Handle,
     index: u32,
@@ -98,20 +98,20 @@ unsafe fn instance(
     }
 }
 
-/// Whether the claim may look into this instance of a GPU; also in no claim.
+/// Whether the claim may look into this instance of a GPU; true outside claims.
 fn may_see(gpu: Handle, number: u32) -> bool {
     with(|share| device::may_see(share, gpu, number)).unwrap_or(true)
 }
 
-/// What a member sees of a device's memory, in bytes.
+/// A device's memory as a member sees it, in bytes.
 struct Seen {
     total: u64,
     free: u64,
     used: u64,
 }
 
-/// The claim's memory in place of what the driver said; `None` for the driver's word. Of the GPU that an instance is a
-/// part of the driver tells only administrators.
+/// The claim's memory instead of the driver's figures; `None` to keep the driver's. The driver reports the GPU of an
+/// instance to administrators only.
 fn memory_of(code: Code, device: Handle, driver: impl FnOnce() -> (u64, u64)) -> Option<Seen> {
     if ![SUCCESS, NO_PERMISSION, NOT_SUPPORTED].contains(&code) {
         return None;
@@ -125,14 +125,14 @@ fn memory_of(code: Code, device: Handle, driver: impl FnOnce() -> (u64, u64)) ->
         };
         let total = part.cap().min(most);
         let used = part.charged().min(total);
-        // Others may have taken what the claim has not used yet.
+        // Others may have taken memory that the claim does not use yet.
         let free = (total - used).min(left);
         Some(Seen { total, free, used })
     })
     .flatten()
 }
 
-/// Lists the claim's processes of those that `original` lists, with what each is charged.
+/// Lists the claim's processes out of those that `original` lists, with their charges.
 unsafe fn list<E: Entry>(
     device: Handle,
     count: *mut u32,
@@ -142,7 +142,7 @@ unsafe fn list<E: Entry>(
     let own = with(|share| {
         let part = device::part(share, device)?;
         let mut all: Vec<E> = Vec::new();
-        // Processes may come while they are listed.
+        // Processes may start during the listing.
         for _ in 0..8 {
             let mut room = all.len() as u32;
             let code = original(
@@ -193,7 +193,7 @@ unsafe fn list<E: Entry>(
     SUCCESS
 }
 
-/// Leaves only the claim's processes in what the driver has written.
+/// Removes other claims' processes from the driver's list.
 unsafe fn keep_own<E: Entry>(device: Handle, count: *mut u32, array: *mut E) {
     if count.is_null() || array.is_null() {
         return;
@@ -219,11 +219,11 @@ unsafe fn keep_own<E: Entry>(device: Handle, count: *mut u32, array: *mut E) {
 
 macro_rules! hooks {
     ($(fn $name:ident($($arg:ident: $kind:ty),*) |$original:ident| $body:block)*) => {
-        /// Every name that the library defines.
+        /// All names that the library defines.
         pub const NAMES: &[&str] = &[$(stringify!($name)),*];
 
         $(
-            /// Entry of the proxy under the driver's name.
+            /// The proxy's entry under the driver's name.
             ///
             /// # Safety
             /// As the driver's function of this name demands.
@@ -309,7 +309,7 @@ macro_rules! listings {
             fn nvmlDeviceGetGpuInstances(
                 device: Handle, profile: u32, list: *mut Handle, number: *mut u32
             ) |original| {
-                // As for any who is not the administrator.
+                // The answer for an ordinary user.
                 match with(|share| device::instances(share, device)) {
                     Some(Some(_)) => NO_PERMISSION,
                     _ => original(device, profile, list, number),
@@ -393,7 +393,7 @@ macro_rules! listings {
 
 fn began(code: Code) -> Code {
     if code == SUCCESS {
-        // A panic must not reach the program; it then sees the driver's own figures.
+        // A panic must not reach the program, which then sees the driver's own figures.
         let _ = catch_unwind(share::join);
     }
     code

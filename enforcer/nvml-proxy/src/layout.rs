@@ -1,4 +1,4 @@
-//! As much of `nvml.h` as the proxy touches, byte for byte.
+//! The parts of `nvml.h` that the proxy uses, byte for byte.
 
 use std::ffi::c_void;
 
@@ -31,7 +31,7 @@ pub(crate) struct MemoryV2 {
     pub(crate) used: u64,
 }
 
-/// A process on a device, with the bytes that it uses.
+/// A process on a device, with its bytes.
 pub(crate) trait Entry: Copy {
     const EMPTY: Self;
     fn pid(&self) -> u32;

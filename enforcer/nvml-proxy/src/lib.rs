@@ -1,10 +1,10 @@
-//! The proxy of libnvidia-ml: stands under its name in front of it inside a claim, so that
-//! `nvidia-smi`, `nvitop`, `gpustat` and programs that ask NVML see the claim's GPUs in the claim's
-//! order, its memory cap as the size of each, its charge as what is used, and its own processes.
+//! The proxy of libnvidia-ml: inside a claim it takes the library's name, so that `nvidia-smi`, `nvitop`, `gpustat` and
+//! other users of NVML see the claim's GPUs in the claim's order, its memory cap as the size of each, its charge as
+//! used memory, and only its own processes.
 //!
-//! It hooks what differs and nothing else: every other name is answered by the driver's own library,
-//! on which the proxy depends. A process in no claim, or whose service does not answer, runs through
-//! it untouched. It writes nothing into the claim's pages.
+//! It hooks only the functions whose answers differ: the driver's own library, on which the proxy depends, answers the
+//! rest. Processes outside claims, or without an answer from the service, pass through unchanged. It writes nothing
+//! into the claim's pages.
 
 #![allow(
     unsafe_code,

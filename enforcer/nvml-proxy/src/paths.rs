@@ -23,7 +23,7 @@ static SOCKET: Place<29> = Place {
 
 impl<const MARK: usize> Place<MARK> {
     fn read(&'static self) -> &'static str {
-        // The compiler must not conclude from the initial value that the text is empty.
+        // Otherwise the compiler may conclude from the initial value that the text is empty.
         let place = std::hint::black_box(self);
         // SAFETY: the reference is valid for the whole structure.
         let text = unsafe { std::ptr::read_volatile(&raw const place.text) };
@@ -32,12 +32,12 @@ impl<const MARK: usize> Place<MARK> {
     }
 }
 
-/// Absolute path of the driver's own libnvidia-ml; empty when the file was not staged.
+/// Absolute path of the driver's own libnvidia-ml; empty if the file was not staged.
 pub(crate) fn real() -> &'static str {
     REAL.read()
 }
 
-/// Path of the service's socket; empty when the file was not staged.
+/// Path of the service's socket; empty if the file was not staged.
 pub(crate) fn socket() -> &'static str {
     SOCKET.read()
 }

@@ -1,4 +1,4 @@
-//! The claim's share as its pages show it.
+//! The claim's share according to its pages.
 
 use std::{
     os::fd::AsFd,
@@ -15,14 +15,14 @@ use crate::paths;
 
 /// Longest wait for the service.
 const WAIT: Duration = Duration::from_secs(2);
-/// Shortest time between two tries to find a service that has started anew.
+/// Shortest time between two attempts to find a restarted service.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// One GPU of the claim, or an instance of a divided one.
 #[derive(Debug)]
 pub(crate) struct Part {
     pub(crate) uuid: GpuUuid,
-    /// The GPU that it lies on, once the driver has told.
+    /// Its GPU, once the driver has reported it.
     pub(crate) gpu: OnceLock<GpuUuid>,
     limits: LimitsMap,
     usage: UsageMap,
@@ -30,17 +30,16 @@ pub(crate) struct Part {
 }
 
 impl Part {
-    /// Bytes that the claim may use at most.
+    /// Maximum bytes of the claim.
     pub(crate) fn cap(&self) -> u64 {
         self.limits.page().memory_cap_bytes.load(Ordering::Relaxed)
     }
 
-    /// Bytes that the claim is charged.
     pub(crate) fn charged(&self) -> u64 {
         self.usage.page().charged_bytes()
     }
 
-    /// Bytes that a process is charged; `None` where it is none of the claim's.
+    /// Bytes charged to a process; `None` if it is not the claim's.
     pub(crate) fn of_process(&self, pid: u32) -> Option<u64> {
         let page = self.usage.page();
         let slots = page.slots[..page.high_water()].iter();
@@ -53,11 +52,10 @@ impl Part {
     }
 }
 
-/// The GPUs of the claim, in its order.
 #[derive(Debug)]
 pub(crate) struct Share {
     pub(crate) parts: Vec<Part>,
-    /// How many it will have, where it has none yet.
+    /// Number of GPUs that it will have, if it has none yet.
     pub(crate) later: Option<u32>,
 }
 
@@ -76,7 +74,7 @@ fn known() -> MutexGuard<'static, Known> {
     KNOWN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Learns the claim's share; called when NVML has been initialised.
+/// Fetches the claim's share; called after NVML's initialisation.
 pub(crate) fn join() {
     if known().share.is_none() {
         renew();

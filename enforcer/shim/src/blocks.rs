@@ -1,13 +1,13 @@
-//! Small allocations share blocks: the driver takes memory in blocks of its granularity and packs
-//! requests below that into them, separately for each of its heaps (one per context). The proxy mirrors this by the addresses that it sees, so a block
-//! is charged while at least one allocation lives in it.
+//! Small allocations share blocks: the driver takes memory in blocks of its granularity and packs smaller requests into
+//! them, separately for each of its heaps (one per context). The proxy derives this from the addresses: a block is
+//! charged while at least one allocation lives in it.
 
 use crate::map::Table;
 
 /// Bytes to which the driver aligns small allocations.
 const UNIT_BYTES: u64 = 512;
 
-/// Stands for memory that the driver does not pack.
+/// Memory that the driver does not pack.
 pub(crate) const NO_HEAP: u64 = u64::MAX;
 
 #[derive(Debug)]
@@ -15,10 +15,10 @@ struct Block {
     heap: u64,
     live: u32,
     used: u64,
-    /// How many allocations each unit is in: two for a moment, when the driver has handed memory out
-    /// again before its last owner has told the proxy.
+    /// Number of allocations in each unit: two for a moment if the driver reuses memory before the thread that freed it
+    /// has told the proxy.
     units: Box<[u8]>,
-    /// A count has reached its end and is not exact any more.
+    /// A count has reached its maximum and is not exact any more.
     stuck: bool,
 }
 
@@ -26,12 +26,12 @@ struct Block {
 #[derive(Debug)]
 pub(crate) struct Blocks {
     block_bytes: u64,
-    /// By number of the block, which is never 0: address 0 is no allocation.
+    /// By block number, which is never 0: address 0 is not an allocation.
     blocks: Table<Block>,
-    /// Units in use in all blocks, for a quick "no".
+    /// Units in use in all blocks, for a quick negative answer.
     used_units: u64,
-    /// The unit counts of a block that went, all zero, for the next one that comes: a program that
-    /// allocates and frees one small piece over and over makes and drops a block each time.
+    /// The zeroed unit counts of a dropped block, for the next one: a program that repeatedly allocates and frees one
+    /// small piece makes and drops a block each time.
     spare: Option<Box<[u8]>>,
 }
 
@@ -62,8 +62,7 @@ impl Blocks {
         (start / UNIT_BYTES) as usize..end.div_ceil(UNIT_BYTES) as usize
     }
 
-    /// Notes an allocation that shares, in a heap of the driver; gives the bytes by which the charge
-    /// must grow for it.
+    /// Adds a shared allocation in a heap of the driver; returns the bytes by which the charge must grow.
     pub(crate) fn add(&mut self, heap: u64, pointer: u64, bytes: u64) -> u64 {
         let units = self.units(pointer, bytes);
         let count = (self.block_bytes / UNIT_BYTES) as usize;
@@ -95,7 +94,7 @@ impl Blocks {
         cost
     }
 
-    /// Forgets an allocation that shared; gives the bytes by which the charge may shrink.
+    /// Removes a shared allocation; returns the bytes by which the charge may shrink.
     pub(crate) fn remove(&mut self, pointer: u64, bytes: u64) -> u64 {
         let units = self.units(pointer, bytes);
         let number = pointer / self.block_bytes;
@@ -111,7 +110,7 @@ impl Blocks {
         if block.live > 0 {
             return 0;
         }
-        // A count that stuck at its end would not have come back to zero.
+        // A stuck count would not have returned to zero.
         self.spare = self
             .blocks
             .remove(number)
@@ -120,8 +119,7 @@ impl Blocks {
         self.block_bytes
     }
 
-    /// Whether some block of a heap has room for so many bytes in one piece, so that the driver need
-    /// not take another.
+    /// Whether a block of a heap has this many contiguous free bytes, so that the driver need not take another block.
     pub(crate) fn has_room(&self, heap: u64, bytes: u64) -> bool {
         let wanted = bytes.max(1).div_ceil(UNIT_BYTES);
         let all = self.block_bytes / UNIT_BYTES;

@@ -1,4 +1,4 @@
-//! Whether streams of this process capture: what is put into one that does is recorded and not done.
+//! Whether streams of this process are being captured: calls on such a stream are recorded and not executed.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -7,8 +7,8 @@ use crate::{
     driver,
 };
 
-/// Captures that this process has begun and not ended; a forked child inherits the number, and with
-/// it only a question more per call.
+/// Captures in progress in this process. A forked child inherits the number, which only costs it an extra check per
+/// call.
 static CAPTURES: AtomicUsize = AtomicUsize::new(0);
 
 /// Whether any stream of this process may be capturing now.
@@ -17,14 +17,13 @@ pub(crate) fn any_capture() -> bool {
     CAPTURES.load(Ordering::Relaxed) > 0
 }
 
-/// Whether what is put into this stream now is recorded instead of done.
+/// Whether calls on this stream are recorded instead of executed.
 #[inline]
 pub(crate) fn is_captured(stream: Handle) -> bool {
     any_capture() && ask_whether_captured(stream)
 }
 
-/// The calling thread's default stream. The default stream of all threads, which 0 means elsewhere,
-/// cannot be captured.
+/// The calling thread's default stream. The default stream of all threads, elsewhere 0, cannot be captured.
 const PER_THREAD: Handle = 2;
 
 #[cold]
@@ -45,6 +44,6 @@ pub(crate) fn began(result: CuResult) -> CuResult {
 
 pub(crate) fn ended() {
     let one_less = |captures: usize| captures.checked_sub(1);
-    // Fails when the capture began before the proxy counted.
+    // Fails if the capture began before the proxy counted.
     let _ = CAPTURES.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less);
 }

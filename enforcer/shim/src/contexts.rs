@@ -1,4 +1,4 @@
-//! Which GPU a context is on, for a look at every allocation: a few words without a lock.
+//! The GPU of each context, for a look-up at every allocation: a few words without a lock.
 
 use std::sync::{
     Mutex, MutexGuard, PoisonError,
@@ -14,31 +14,31 @@ struct Entry {
     context: AtomicUsize,
     gpu: AtomicUsize,
     overhead: AtomicU64,
-    /// Of a primary context, how often it was retained and not released, at least once; 0 of any other.
+    /// Unreleased retains of a primary context, at least 1; 0 for any other.
     retains: AtomicU32,
     needs: Mutex<Needs>,
 }
 
-/// What the driver holds for a context, in bytes.
+/// Memory that the driver holds for a context, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Needs {
-    /// Stack of each thread that can be resident, by the program's limit.
+    /// Stack of each resident thread, by the program's limit.
     pub(crate) stack: u64,
-    /// The same for the kernel that needs most local memory: the driver makes it larger by itself.
+    /// The same for the kernel that needs the most local memory: the driver grows it by itself.
     pub(crate) local: u64,
     /// Heap of `malloc` in kernels.
     pub(crate) heap: u64,
 }
 
 impl Needs {
-    /// Of a new context: part of its overhead (CUDA C++ guide, limits of `cudaDeviceSetLimit`).
+    /// A new context's, part of its overhead (CUDA C++ guide, limits of `cudaDeviceSetLimit`).
     pub(crate) const LEAST: Self = Self {
         stack: 1 << 10,
         local: 0,
         heap: 8 << 20,
     };
 
-    /// Bytes beyond a new context's, with so many threads resident.
+    /// Bytes beyond those of a new context, with this many resident threads.
     pub(crate) fn beyond(&self, threads: u64) -> u64 {
         let stack = self.stack.max(self.local);
         let stack = stack.saturating_sub(Self::LEAST.stack);
@@ -47,7 +47,7 @@ impl Needs {
     }
 }
 
-/// The contexts that this process made on GPUs of its claim.
+/// Contexts that this process made on its claim's GPUs.
 #[derive(Debug)]
 pub(crate) struct Contexts {
     entries: [Entry; MOST],
@@ -79,15 +79,15 @@ impl Contexts {
             .find(|entry| entry.context.load(Ordering::Acquire) == context)
     }
 
-    /// Index of the claim's GPU that the context is on.
+    /// Index of the context's GPU in the claim.
     #[inline]
     pub(crate) fn gpu(&self, context: Handle) -> Option<usize> {
         let entry = self.find(context)?;
         Some(entry.gpu.load(Ordering::Relaxed))
     }
 
-    /// Notes a context and the overhead that it is charged; `false` if it is known already or there
-    /// is no room for it, in which case the overhead is not noted.
+    /// Adds a context and its charged overhead; `false` if it is known already or the table is full: then the overhead
+    /// is not noted.
     pub(crate) fn insert(&self, context: Handle, gpu: usize, overhead: u64, primary: bool) -> bool {
         let _held = self.change.lock().unwrap_or_else(PoisonError::into_inner);
         if context == 0 || self.find(context).is_some() {
@@ -110,13 +110,13 @@ impl Contexts {
         true
     }
 
-    /// What the driver holds for a context that was noted.
+    /// Memory that the driver holds for a known context.
     pub(crate) fn needs(&self, context: Handle) -> Option<MutexGuard<'_, Needs>> {
         let entry = self.find(context).filter(|_| context != 0)?;
         Some(entry.needs.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// A context's overhead has become another one.
+    /// Changes a context's overhead.
     pub(crate) fn set_overhead(&self, context: Handle, change: impl FnOnce(u64) -> u64) {
         let _held = self.change.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(entry) = self.find(context) {
@@ -125,7 +125,7 @@ impl Contexts {
         }
     }
 
-    /// The primary context that was noted for a GPU.
+    /// The known primary context of a GPU.
     pub(crate) fn primary(&self, gpu: usize) -> Option<Handle> {
         self.entries.iter().find_map(|entry| {
             let context = entry.context.load(Ordering::Acquire);
@@ -136,14 +136,14 @@ impl Contexts {
         })
     }
 
-    /// A primary context is retained once more.
+    /// Counts a retain of a primary context.
     pub(crate) fn retained(&self, context: Handle) {
         if let Some(entry) = self.find(context).filter(|_| context != 0) {
             entry.retains.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// A primary context is released; whether that may be the last time. Never counts more than the driver does.
+    /// Counts a release of a primary context; returns whether it may be the last. Never counts more than the driver.
     pub(crate) fn released(&self, context: Handle) -> bool {
         let one_less = |n: u32| n.checked_sub(1).filter(|left| *left > 0);
         self.find(context).is_none_or(|entry| {
@@ -152,7 +152,7 @@ impl Contexts {
         })
     }
 
-    /// Forgets a context; gives the GPU's index and the overhead that it was charged.
+    /// Removes a context; returns the GPU's index and the charged overhead.
     pub(crate) fn remove(&self, context: Handle) -> Option<(usize, u64)> {
         let _held = self.change.lock().unwrap_or_else(PoisonError::into_inner);
         let entry = self.find(context).filter(|_| context != 0)?;

@@ -1,5 +1,4 @@
-//! As much of the driver's C interface as the proxy touches. Handles are pointers that the proxy
-//! never follows.
+//! The parts of the driver's C interface that the proxy uses. Handles are pointers that the proxy never follows.
 
 use std::ffi::{c_char, c_void};
 
@@ -43,7 +42,7 @@ pub struct PlacedProps {
 }
 
 impl PlacedProps {
-    /// The device on which the memory is to lie; `None` for host memory.
+    /// Device of the memory; `None` for host memory.
     pub(crate) fn device(&self) -> Option<Device> {
         match self.location_kind {
             LOCATION_DEVICE => Some(self.location_id),
@@ -53,7 +52,7 @@ impl PlacedProps {
     }
 }
 
-/// `CUDA_MEM_ALLOC_NODE_PARAMS`, with room behind it for what later versions add.
+/// `CUDA_MEM_ALLOC_NODE_PARAMS`, with room for additions of later versions.
 #[repr(C)]
 #[derive(Debug, Default)]
 pub(crate) struct AllocNode {
@@ -68,7 +67,7 @@ pub(crate) struct AllocNode {
 
 const _: () = assert!(std::mem::offset_of!(AllocNode, access) == 88);
 
-/// `CUDA_KERNEL_NODE_PARAMS_v2`, with room behind it for what later versions add.
+/// `CUDA_KERNEL_NODE_PARAMS_v2`, with room for additions of later versions.
 #[repr(C)]
 #[derive(Debug, Default)]
 pub(crate) struct KernelNode {
@@ -86,7 +85,7 @@ pub(crate) struct KernelNode {
 const _: () = assert!(std::mem::offset_of!(KernelNode, kernel) == 56);
 
 impl KernelNode {
-    /// The function, or the library's kernel where it was made from one.
+    /// The function, or the library's kernel it was made from.
     pub(crate) fn function(&self) -> Handle {
         if self.function == 0 {
             self.kernel
@@ -96,7 +95,7 @@ impl KernelNode {
     }
 }
 
-/// What the proxy calls without hooking it; absent where the driver is too old.
+/// Driver functions that the proxy calls without hooking them; `None` if the driver is too old.
 #[derive(Default)]
 pub(crate) struct Helpers {
     pub(crate) ctx_get_current: Option<unsafe extern "C" fn(*mut Handle) -> CuResult>,

@@ -1,6 +1,5 @@
-//! A claim that is detached: its memory is in host RAM, and its calls wait here, in front of the driver, where signals
-//! reach them, until the memory is back. The first call that waits tells the service, which brings it back as soon as
-//! there is room.
+//! A detached claim: its memory is in host RAM, and its calls wait here, in front of the driver, where signals reach
+//! them. The first waiting call tells the service, which restores the memory as soon as there is room.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
@@ -11,37 +10,37 @@ use gshare_abi::{Reach, State, WAITS_FROM, futex_wait, monotonic_ns, wire};
 
 use crate::{exit, held, hooks, mark::Inside, paths, process, process::Process, say, waiting::Ear};
 
-/// A call that only asks lets a detached claim rest for so long before it asks for the memory: watchdogs that look now
-/// and then would have it back all the time. They have threads of their own; in the first one a program does its work,
-/// and the work on an array often begins with a question.
+/// A call that only queries waits this long before it asks for the memory: otherwise watchdogs that poll would restore
+/// a detached claim all the time. Watchdogs have threads of their own; the first thread does the program's work, and
+/// work on an array often begins with a query.
 const ASKS_AFTER: Duration = Duration::from_secs(10);
-/// An interrupt that another thread took is noticed within this.
+/// An interrupt that another thread took is noticed within this time.
 const NOTICE: Duration = Duration::from_millis(200);
-/// Between two knocks at the service, which may have started anew.
+/// Time between requests to the service, which may have restarted.
 const AGAIN: Duration = Duration::from_secs(1);
 /// Longest wait for the service's answer.
 const ANSWER: Duration = Duration::from_millis(500);
-/// When some thread last knocked, when one last said why it waits, and when one that the wait is over.
+/// When some thread last asked for the memory, last reported the reason for its wait, and last reported its end.
 static KNOCKED_NS: AtomicU64 = AtomicU64::new(0);
 static SPOKE_NS: AtomicU64 = AtomicU64::new(0);
 static BACK_NS: AtomicU64 = AtomicU64::new(0);
-/// When one last said that it waits no longer.
+/// When a call last reported that it stopped waiting.
 static LEFT_NS: AtomicU64 = AtomicU64::new(0);
 
-/// Whether calls have to wait now.
+/// Whether calls must wait now.
 #[inline]
 pub(crate) fn is_due() -> bool {
     held::word().load(Ordering::Relaxed) >= WAITS_FROM
 }
 
-/// Whether a function only asks: a watchdog may call it now and then without a wish to use the GPU.
+/// Whether a function only queries: a watchdog may call it without wanting the GPU.
 pub(crate) fn only_asks(name: &str) -> bool {
     ["Get", "Query", "IsCapturing", "TotalMem"]
         .iter()
         .any(|word| name.contains(word))
 }
 
-/// Whether a function gives something back: what it was to free would be lost if it failed.
+/// Whether a function frees something, which would leak if the call failed.
 fn gives_back(name: &str) -> bool {
     let words = [
         "Free",
@@ -68,12 +67,12 @@ const fn starts_with(name: &str, start: &str) -> bool {
     true
 }
 
-/// Whether a hook needs no GPU and waits for nothing.
+/// Whether a hook needs no GPU and never waits.
 pub(crate) const fn is_free(name: &str) -> bool {
     starts_with(name, "cuInit") || starts_with(name, "cuGetProcAddress")
 }
 
-/// Whether it is this thread's turn to do something that all threads together do once in a while.
+/// Whether this thread is to do something that all threads together do once in a while.
 fn turn(last: &AtomicU64, pause: Duration) -> bool {
     let (now, before) = (monotonic_ns(), last.load(Ordering::Relaxed));
     let due = before == 0 || now.saturating_sub(before) >= pause.as_nanos() as u64;
@@ -82,20 +81,19 @@ fn turn(last: &AtomicU64, pause: Duration) -> bool {
         .is_ok()
 }
 
-/// Waits until the claim holds its GPU, or never will again. The thread is marked as inside again by `enter` before
-/// the last look, so that the service sees it. False when an interrupt has ended the wait: the call must not be made,
-/// and fails with [`crate::cuda::NOT_READY`], which leaves nothing behind in the driver or the runtime and which those
-/// who poll take for what it says.
+/// Waits until the claim has its GPU, or never will again. `enter` marks the thread as inside before the last check, so
+/// that the service sees it. False if an interrupt ended the wait: the call then fails with [`crate::cuda::NOT_READY`],
+/// which has no side effects in the driver or the runtime and which polling code expects.
 #[cold]
 pub(crate) fn wait(name: &str, enter: impl Fn()) -> bool {
     let asks = only_asks(name);
     let Some(process) = process::current() else {
-        // Its `cuInit` was put off: this is the first use.
+        // Its `cuInit` was postponed: this is the first use.
         hooks::lookup::init_late();
         enter();
         return true;
     };
-    // What is to be freed while the program ends goes with it.
+    // Memory to be freed while the program ends goes with the program.
     let ear = (!gives_back(name) || exit::is_under_way()).then(Ear::new);
     let begun = monotonic_ns();
     let mut was_detached = false;
@@ -104,7 +102,7 @@ pub(crate) fn wait(name: &str, enter: impl Fn()) -> bool {
         let word = gate.load(Ordering::SeqCst);
         if word < WAITS_FROM {
             enter();
-            // As in a call: the mark first, then the look.
+            // As in a call: mark first, then check.
             std::sync::atomic::fence(Ordering::SeqCst);
             if held::word().load(Ordering::SeqCst) < WAITS_FROM {
                 break;
@@ -148,7 +146,7 @@ pub(crate) fn wait(name: &str, enter: impl Fn()) -> bool {
     true
 }
 
-/// Waits outside of a hook while the claim is detached; false if the call is not to be made.
+/// Waits outside of a hook while the claim is detached; false if the call must not be made.
 #[cold]
 #[inline(never)]
 pub(crate) fn hold_back(inside: &Inside, name: &str) -> bool {
@@ -160,13 +158,13 @@ pub(crate) fn hold_back(inside: &Inside, name: &str) -> bool {
     })
 }
 
-/// Whether this is the thread that the process began with.
+/// Whether this is the process's first thread.
 fn is_first_thread() -> bool {
     // SAFETY: both only read numbers of the calling thread.
     unsafe { libc::syscall(libc::SYS_gettid) == libc::c_long::from(libc::getpid()) }
 }
 
-/// Tells the service that the memory is wanted.
+/// Asks the service for the memory.
 fn knock(process: &Process) {
     if !turn(&KNOCKED_NS, AGAIN) {
         return;
@@ -176,7 +174,7 @@ fn knock(process: &Process) {
     let answer = wire::want(paths::socket(), hint, ANSWER);
     let took = Duration::from_nanos(monotonic_ns().saturating_sub(asked));
     let reason = match answer {
-        // It was suspended while it asked, and heard nothing: it asks again in a moment.
+        // It was suspended during the request, and missed the answer: it asks again soon.
         Err(_) if took > 4 * ANSWER => return,
         Ok(reason) if reason.is_empty() => return,
         Ok(reason) => reason,

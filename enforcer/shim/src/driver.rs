@@ -1,4 +1,4 @@
-//! The real driver: found by the path that staging wrote, resolved once.
+//! The real driver, at the path that staging wrote, resolved once.
 
 use std::{
     ffi::{CStr, CString, c_void},
@@ -9,16 +9,16 @@ use std::{
 use crate::{cuda::Helpers, paths};
 
 static LOADED: OnceLock<Loaded> = OnceLock::new();
-/// Original and hook of each name that this driver has, by address of the original.
+/// Original and hook of each name that this driver has, sorted by the original's address.
 static ROUTES: OnceLock<Vec<(usize, usize)>> = OnceLock::new();
 
 struct Loaded {
     helpers: Helpers,
-    /// What `dlopen` gave; null where there is no driver.
+    /// Result of `dlopen`; null without a driver.
     handle: usize,
 }
 
-/// The driver's own function of a name, or null where this driver has none.
+/// The driver's own function of this name, or null if it has none.
 pub(crate) fn find(name: &CStr) -> *mut c_void {
     find_in(loaded().handle as *mut c_void, name)
 }
@@ -31,22 +31,22 @@ fn find_in(handle: *mut c_void, name: &CStr) -> *mut c_void {
     unsafe { libc::dlsym(handle, name.as_ptr()) }
 }
 
-/// Functions that are called and not hooked.
+/// Functions that the proxy calls without hooking them.
 pub(crate) fn helpers() -> &'static Helpers {
     &loaded().helpers
 }
 
-/// The hook that stands for the driver's function at this address, if it is a hooked one.
+/// The hook for the driver's function at this address.
 pub(crate) fn route(original: *mut c_void) -> Option<*mut c_void> {
     let routes = ROUTES.get()?;
     let found = routes.binary_search_by_key(&(original as usize), |(from, _)| *from);
     found.ok().map(|at| routes[at].1 as *mut c_void)
 }
 
-/// Says which hook stands for which of the driver's functions; once.
+/// Sets which hook stands for which driver function; once.
 pub(crate) fn set_routes(mut routes: Vec<(usize, usize)>) {
     ROUTES.get_or_init(|| {
-        // Stable: of two names for one address the first counts, which is the hooked one.
+        // Stable: of two names for one address the first, the hooked one, counts.
         routes.sort_by_key(|(from, _)| *from);
         routes.dedup_by_key(|(from, _)| *from);
         routes

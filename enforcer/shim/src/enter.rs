@@ -1,7 +1,7 @@
 //! How a process becomes a member.
 //!
-//! The service is asked before the driver is initialised: a process that may not use the GPU then has a
-//! driver that answers nothing. The devices are looked at afterwards.
+//! The service is asked before the driver is initialised: a process without access to the GPU then has a driver that
+//! refuses everything. The devices are identified afterwards.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -21,11 +21,11 @@ use crate::{
     process::Process,
 };
 
-/// Asks the service about this process, once; called before the driver is initialised. A claim that has no GPU
-/// yet is waited for.
+/// Registers this process, once; called before the driver is initialised. Waits for a claim that has no GPU yet.
 ///
 /// # Errors
-/// `CUDA_ERROR_NOT_PERMITTED` when it may not use the driver: it belongs to a claim that cannot count it.
+/// `CUDA_ERROR_NOT_PERMITTED` if it may not use the driver: it is in a claim that cannot count it.
+/// `CUDA_ERROR_NO_DEVICE` if its claim gets no GPU now; the next call asks again.
 /// `CUDA_ERROR_NO_DEVICE` when its claim gets no GPU now; the next call asks again.
 pub(crate) fn enter() -> Result<(), CuResult> {
     let barred = Err(NOT_PERMITTED);
@@ -72,7 +72,7 @@ pub(crate) fn enter() -> Result<(), CuResult> {
     Ok(())
 }
 
-/// The driver could not be initialised: says so where the program itself hid the claim's GPUs.
+/// The driver could not be initialised: reports it if the program itself hid the claim's GPUs.
 pub(crate) fn in_vain() {
     let Some(page) = wiped() else { return };
     let answer = page.answer.load(Ordering::Acquire).cast::<Joined>();
@@ -82,8 +82,7 @@ pub(crate) fn in_vain() {
     }
 }
 
-/// Makes this process a member if the service's answer was that it is one; called when the driver
-/// has been initialised.
+/// Makes this process a member if the service has accepted it; called when the driver has been initialised.
 pub(crate) fn settle() {
     let Some(page) = wiped() else { return };
     if page.begin(stage::ANSWERED, stage::SETTLING).is_err() {

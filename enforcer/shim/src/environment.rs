@@ -1,8 +1,8 @@
-//! The few variables of the program's environment that the driver reads when it is initialised, and that are known
-//! only by then: the claim had no GPU when the program was started, or has another size since.
+//! The few environment variables that the driver reads at initialisation and that are known only then: the claim had no
+//! GPU when the program started, or was resized since.
 //!
-//! `setenv` would move the list under threads that read it. So nothing is added here: a place that the launcher left
-//! (see `gshare_abi::place`) is written over where it lies, and of what is there one pointer is exchanged.
+//! `setenv` would move the list while other threads read it. So nothing is added: placeholders of the launcher (see
+//! `gshare_abi::place`) are overwritten in place, and for an existing variable one pointer is exchanged.
 
 use std::{
     ffi::{CStr, CString, c_char},
@@ -15,14 +15,14 @@ use gshare_abi::{GpuUuid, LATER, filled};
 
 use crate::{join::Joined, say};
 
-/// Which devices a program sees is its own choice where it has made one.
+/// The visible devices are the program's own choice if it has made one.
 const CHOSEN: &str = "CUDA_VISIBLE_DEVICES";
 
 unsafe extern "C" {
     static mut environ: *mut *mut c_char;
 }
 
-/// Writes what the claim's GPUs need into the places that were left for it.
+/// Writes the variables for the claim's GPUs into their placeholders.
 pub(crate) fn fill(joined: &Joined) {
     let block = if joined.env.is_empty() {
         None
@@ -54,8 +54,8 @@ pub(crate) fn fill(joined: &Joined) {
     }
 }
 
-/// Where the program asks for GPUs by the machine's numbers, and these are the claim's, it gets them: a claim counts its own
-/// GPUs from 0.
+/// Translates a list of the machine's GPU numbers, if they are the claim's, to UUIDs: a claim counts its own GPUs from
+/// 0.
 pub(crate) fn translate(joined: &Joined) {
     let Ok(list) = std::env::var(CHOSEN) else {
         return;
@@ -69,7 +69,7 @@ pub(crate) fn translate(joined: &Joined) {
     }
 }
 
-/// The GPUs that a list of the machine's numbers means; `None` where it reads as one of the claim's, or is neither.
+/// The GPUs of a list of the machine's numbers; `None` if it reads as a list of the claim's numbers, or is neither.
 fn by_uuid(list: &str, gpus: &[(GpuUuid, Option<u32>)]) -> Option<String> {
     let mut numbers = list.split(',').map(|entry| entry.trim().parse::<u32>());
     let first = numbers.clone().next()?.ok()?;
@@ -84,7 +84,7 @@ fn by_uuid(list: &str, gpus: &[(GpuUuid, Option<u32>)]) -> Option<String> {
     uuids.map(|all| all.join(","))
 }
 
-/// Says why a program that chose its GPUs finds none.
+/// Reports why a program that chose its GPUs finds none.
 pub(crate) fn chose_in_vain(claim: &str) {
     if let Ok(list) = std::env::var(CHOSEN)
         && !list.is_empty()
@@ -97,8 +97,7 @@ pub(crate) fn chose_in_vain(claim: &str) {
     }
 }
 
-/// Gives a variable that is there another value. Only the list's own entry changes: what the program has found there
-/// before stays valid.
+/// Changes an existing variable. Only the list's entry changes: pointers that the program has read before stay valid.
 pub(crate) fn replace(name: &str, value: &str) {
     let Ok(text) = CString::new(format!("{name}={value}")) else {
         return;
@@ -110,7 +109,7 @@ pub(crate) fn replace(name: &str, value: &str) {
     }
 }
 
-/// Turns the place for a variable into the variable; false where none was left.
+/// Turns the placeholder of a variable into the variable; false if there is none.
 fn fill_place(name: &str, value: &str, block: Option<&Range<usize>>) -> bool {
     let mut found = false;
     for entry in entries().filter(|entry| starts(entry, LATER, name)) {
@@ -119,8 +118,8 @@ fn fill_place(name: &str, value: &str, block: Option<&Range<usize>>) -> bool {
     found
 }
 
-/// Writes over an entry of the block that the kernel made for this program, which can be written to and is what
-/// `/proc/PID/environ` shows. A program may have moved its entries elsewhere; those are exchanged.
+/// Overwrites an entry of the block that the kernel made for this program, which is writable and is shown in
+/// `/proc/PID/environ`. If the program has moved its entries elsewhere, the entry is exchanged instead.
 fn write_over(entry: Entry, name: &str, value: &str, block: Option<&Range<usize>>) -> bool {
     let text = entry.load(Ordering::Acquire);
     // SAFETY: an entry of the list is a string that ends in NUL; they are never taken away, only exchanged here.
@@ -139,17 +138,16 @@ fn write_over(entry: Entry, name: &str, value: &str, block: Option<&Range<usize>
     // SAFETY: `room` bytes of the block, which is the process's own to write and stays mapped; an atomic byte has the
     // layout of a byte. A reader of the list meanwhile finds a string that ends in the same NUL at the latest.
     let place = unsafe { slice::from_raw_parts(text.cast::<AtomicU8>(), room) };
-    // The first byte last: until then this is a variable that nobody looks for, with whatever behind it.
+    // The first byte last: until then the variable has a name that nobody looks up.
     for (at, byte) in place.iter().zip(&bytes).rev() {
         at.store(*byte, Ordering::Release);
     }
     true
 }
 
-/// One place of the list.
 type Entry = &'static AtomicPtr<c_char>;
 
-/// The C library's own list, up to the null pointer at its end.
+/// The C library's own list, up to its final null pointer.
 fn entries() -> impl Iterator<Item = Entry> {
     // SAFETY: reads the C library's pointer to the list. A program that changes its environment in another thread
     // while it initialises the driver races with the driver as well.
@@ -185,14 +183,14 @@ fn same(entry: Entry, text: &CStr) -> bool {
 }
 
 fn exchange(entry: Entry, text: &CStr) {
-    // For the rest of the process, as the old one.
+    // Kept for the rest of the process, like the old one.
     entry.store(text.to_owned().into_raw(), Ordering::Release);
 }
 
-/// Where the kernel has put the environment of this program: fields 50 and 51 of its `stat`.
+/// Address range of this program's environment: fields 50 and 51 of its `stat`.
 fn own_block() -> Option<Range<usize>> {
     let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
-    // Behind the name, which may have anything in it, stands field 3.
+    // Field 3 follows the name, which may contain anything.
     let fields = stat.rsplit_once(')')?.1;
     let mut fields = fields.split_ascii_whitespace().skip(47);
     let mut address = || fields.next()?.parse::<usize>().ok().filter(|n| *n > 0);

@@ -1,5 +1,5 @@
-//! Events of the proxy's own around the program's launches. All calls here may be made while another
-//! stream captures: they are made under the relaxed mode, and none touches a stream that captures.
+//! The proxy's own events around the program's launches. These calls may be made while another stream captures: they
+//! use the relaxed mode, and none touches a capturing stream.
 
 use crate::{
     capture::any_capture,
@@ -7,11 +7,11 @@ use crate::{
     driver, mark,
 };
 
-/// `CU_EVENT_BLOCKING_SYNC`: whoever waits sleeps.
+/// `CU_EVENT_BLOCKING_SYNC`: waiting threads sleep.
 const BLOCKING: u32 = 1;
 /// `CU_STREAM_CAPTURE_MODE_RELAXED`.
 const RELAXED: i32 = 2;
-/// The default stream of all threads, and that of the calling thread.
+/// The default stream of all threads, and the calling thread's.
 const LEGACY: Handle = 1;
 const PER_THREAD: Handle = 2;
 
@@ -23,7 +23,7 @@ pub(crate) struct Pair {
     end: Handle,
 }
 
-/// How far a launch between two events is.
+/// Progress of a launch between two events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Progress {
     /// Not over; whether it has begun, if there is an event before it.
@@ -31,11 +31,10 @@ pub(crate) enum Progress {
         started: bool,
     },
     Over,
-    /// The driver cannot say.
+    /// The driver cannot tell.
     Failed,
 }
 
-/// The calling thread's context, if it has one.
 fn context() -> Option<Handle> {
     let mut context: Handle = 0;
     // SAFETY: `context` is valid for the result.
@@ -43,7 +42,7 @@ fn context() -> Option<Handle> {
     (result == SUCCESS && context != 0).then_some(context)
 }
 
-/// The context of a stream that the hook's caller means: a launch goes there whatever context the thread has.
+/// The context of the stream that the hook's caller means: a launch goes there whatever the thread's context.
 pub(crate) fn context_of(stream: Handle) -> Option<Handle> {
     let mut context: Handle = 0;
     let ask = driver::helpers().stream_context;
@@ -56,8 +55,8 @@ pub(crate) fn context_of(stream: Handle) -> Option<Handle> {
     self::context()
 }
 
-/// The stream that the hook's caller means, as one that events can be recorded on now; `None` for the
-/// legacy stream while any stream captures, because it would drag that one along.
+/// The stream that the hook's caller means, if events can be recorded on it now; `None` for the legacy stream while any
+/// stream captures, because it would join the capture.
 pub(crate) fn recordable(stream: Handle) -> Option<Handle> {
     let stream = match stream {
         0 if mark::is_per_thread()? => PER_THREAD,
@@ -67,7 +66,7 @@ pub(crate) fn recordable(stream: Handle) -> Option<Handle> {
     (stream != LEGACY || !any_capture()).then_some(stream)
 }
 
-/// From now on the calling thread's own calls disturb no capture and are refused for none.
+/// Makes the calling thread's own calls independent of captures from now on.
 pub(crate) fn relax_this_thread() {
     let mut mode = RELAXED;
     if let Some(exchange) = driver::helpers().exchange_capture_mode {
@@ -77,7 +76,7 @@ pub(crate) fn relax_this_thread() {
 }
 
 fn relaxed<R>(part: impl FnOnce() -> R) -> R {
-    // Also while no capture is known: one may begin at any moment.
+    // Even without a known capture: one may begin at any moment.
     let Some(exchange) = driver::helpers().exchange_capture_mode else {
         return part();
     };
@@ -127,7 +126,6 @@ fn elapsed_ms(from: Handle, to: Handle) -> Option<f64> {
 }
 
 impl Pair {
-    /// Makes two events in a context.
     pub(crate) fn new(context: Handle) -> Option<Self> {
         let set = driver::helpers().ctx_set_current?;
         let here = self::context().unwrap_or(0);
@@ -162,18 +160,18 @@ impl Pair {
         record(self.end, stream)
     }
 
-    /// Whether the GPU is past the first event.
+    /// Whether the GPU has passed the first event.
     pub(crate) fn has_started(&self) -> bool {
         query(self.start) == Some(SUCCESS)
     }
 
-    /// Whether the GPU is known not to be past it: what the driver cannot tell now counts as neither.
+    /// Whether the GPU is known not to have passed it; false if the driver cannot tell now.
     pub(crate) fn is_ahead(&self) -> bool {
         query(self.start) == Some(NOT_READY)
     }
 
-    /// Whether the launch between the two is over, on a thread that has no context of the program's; `current` is the
-    /// one that it has.
+    /// Whether the launch between the two is over, on a thread without a context of the program; `current` is the
+    /// thread's context.
     pub(crate) fn look(&self, current: &mut Handle) -> Progress {
         let helpers = driver::helpers();
         if *current != self.context {
@@ -200,18 +198,18 @@ impl Pair {
         }
     }
 
-    /// Nanoseconds between the two events; `None` where not both were recorded.
+    /// Nanoseconds between the two events; `None` unless both were recorded.
     pub(crate) fn elapsed_ns(&self) -> Option<u64> {
         let ms = elapsed_ms(self.start, self.end)?;
         (ms >= 0.0).then_some((ms * 1e6) as u64)
     }
 
-    /// Nanoseconds from another pair's second event to this one's, both of one context and over.
+    /// Nanoseconds from another pair's second event to this one's, both of the same context and over.
     pub(crate) fn since_ns(&self, other: &Pair) -> Option<i64> {
         Some((elapsed_ms(other.end, self.end)? * 1e6) as i64)
     }
 
-    /// Waits for the second event; whether it came.
+    /// Waits for the second event; false on an error.
     pub(crate) fn wait_here(&self) -> bool {
         let wait = driver::helpers().event_sync;
         // SAFETY: an event of the proxy's own.

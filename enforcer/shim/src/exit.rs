@@ -1,5 +1,5 @@
-//! The end of the process: threads of the proxy's own are out of the driver by then, because drivers take themselves
-//! down while a program exits.
+//! The end of the process: the proxy's own threads must be out of the driver by then, because drivers shut down while a
+//! program exits.
 
 use std::{
     sync::{
@@ -11,11 +11,11 @@ use std::{
 
 use gshare_abi::{Reach, futex_wait, futex_wake, monotonic_ns};
 
-/// Longest that an exit waits for such threads: one may be held up in the driver by something that never ends.
+/// Longest wait of an exit for such threads: one may be blocked in the driver for ever.
 const PATIENCE: Duration = Duration::from_millis(20);
 
 static EXITS: AtomicBool = AtomicBool::new(false);
-/// Threads of the proxy's own that are inside the driver; a futex.
+/// The proxy's own threads inside the driver; a futex.
 static INSIDE: AtomicU32 = AtomicU32::new(0);
 /// The process that registered the handler; a forked child has none of its threads.
 static OWNER: OnceLock<libc::pid_t> = OnceLock::new();
@@ -33,8 +33,8 @@ pub(crate) fn is_under_way() -> bool {
     EXITS.load(Ordering::SeqCst)
 }
 
-/// Has `exit` hear of this before it comes to the driver's own handlers: they run in the opposite order. To be called
-/// after the driver was initialised.
+/// Registers a handler for `exit` after the driver's initialisation: handlers run in reverse order, so this one runs
+/// before the driver's.
 pub(crate) fn hear() {
     OWNER.get_or_init(|| {
         // SAFETY: the handler takes any argument; without an object it runs when the process exits, not when a library
@@ -61,7 +61,7 @@ extern "C" fn on_exit(_: *mut libc::c_void) {
     }
 }
 
-/// Calls the driver on a thread of the proxy's own; `None` once the process exits, and the thread has nothing to do.
+/// Calls the driver on one of the proxy's own threads; `None` once the process exits, and the thread has nothing to do.
 pub(crate) fn unless<R>(call: impl FnOnce() -> R) -> Option<R> {
     INSIDE.fetch_add(1, Ordering::SeqCst);
     let result = (!is_under_way()).then(call);

@@ -1,5 +1,5 @@
-//! What a forked child does not have: one page, which the kernel wipes there. The child thus begins as a stranger without
-//! any handler of the proxy having run, whichever way it was forked, and registers when it initialises the driver itself.
+//! State that a forked child must not inherit: one page, which the kernel wipes there. The child begins as a stranger
+//! without any handler of the proxy, however it was forked, and registers when it initialises the driver itself.
 
 use std::{
     ffi::c_void,
@@ -7,41 +7,39 @@ use std::{
     sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering},
 };
 
-/// Begins the page of a copy of the proxy that has asked the service.
+/// First word of the page of a copy of the proxy that has asked the service.
 pub(crate) const MARK: u64 = u64::from_le_bytes(*b"gshrcopy");
 
-/// Wiped in a forked child.
 #[repr(C, align(4096))]
 pub(crate) struct Wiped {
-    /// [`MARK`] once this copy of the proxy has asked the service on behalf of this process.
+    /// [`MARK`] once this copy of the proxy has registered this process.
     pub(crate) mark: AtomicU64,
     /// Its [`Process`](crate::process::Process), leaked.
     pub(crate) process: AtomicPtr<c_void>,
-    /// How far this process has come, and the futex on which others wait for it.
+    /// Stage of this process, and the futex on which others wait for it.
     pub(crate) stage: AtomicU32,
-    /// What the service answered, until the driver is initialised; null for a process that is in
-    /// no claim.
+    /// The service's answer, until the driver is initialised; null outside claims.
     pub(crate) answer: AtomicPtr<c_void>,
-    /// This process may not use the driver: it belongs to a claim that cannot count it.
+    /// This process may not use the driver: it is in a claim that cannot count it.
     pub(crate) barred: AtomicBool,
 }
 
-/// Stages of a process on its way to being a member.
+/// Stages on the way to membership.
 pub(crate) mod stage {
     /// The service has not been asked.
     pub(crate) const STRANGER: u32 = 0;
     /// A thread is asking it.
     pub(crate) const ASKING: u32 = 1;
-    /// It has answered, or there is none to ask.
+    /// It has answered, or there is no service to ask.
     pub(crate) const ANSWERED: u32 = 2;
-    /// A thread looks at the devices.
+    /// A thread identifies the devices.
     pub(crate) const SETTLING: u32 = 3;
     /// The process is a member, or never will be one.
     pub(crate) const SETTLED: u32 = 4;
 }
 
 impl Wiped {
-    /// Waits while another thread is at a stage.
+    /// Waits while another thread is at this stage.
     pub(crate) fn wait_through(&self, stage: u32) {
         while self.stage.load(Ordering::Acquire) == stage {
             // SAFETY: the word lives for the rest of the process; the kernel looks at it again
@@ -78,7 +76,6 @@ impl Wiped {
     }
 }
 
-/// The page, if there is one.
 #[inline]
 pub(crate) fn known() -> Option<&'static Wiped> {
     // SAFETY: null, or a page that stays mapped for the rest of the process; zeroes are a valid `Wiped`.
@@ -87,7 +84,7 @@ pub(crate) fn known() -> Option<&'static Wiped> {
 
 static WIPED: AtomicPtr<Wiped> = AtomicPtr::new(ptr::null_mut());
 
-/// The page, made by the first who asks.
+/// The page, created by the first caller.
 pub(crate) fn wiped() -> Option<&'static Wiped> {
     let present = WIPED.load(Ordering::Acquire);
     if let Some(page) = ptr::NonNull::new(present) {

@@ -1,9 +1,9 @@
-//! The gate: while claims share a GPU, launches go as far as the claim's turn reaches and then wait.
-//! The logic is `gshare_gate`'s; here is what it needs of the world: a lock on the rare path, futexes, pairs of
-//! events, a thread per GPU that waits for them.
+//! The gate: while claims share a GPU, launches go as far as the claim's turn allows and then wait. The logic is in
+//! `gshare_gate`; this module provides a lock on the rare path, futexes, pairs of events, and a thread per GPU that
+//! waits for the events.
 //!
-//! The same pairs of events measure what launches come to (`gshare_gate::Tally`): while the GPU is shared those that
-//! the gate asks for anyway, else one every few milliseconds of GPU time.
+//! The same pairs of events feed `gshare_gate::Tally`: those that the gate needs anyway while the GPU is shared, else
+//! one every few milliseconds of GPU time.
 
 mod clock;
 mod pass;
@@ -35,75 +35,74 @@ use crate::{
     work::Work,
 };
 
-/// A thread that was to ask again and did not, for so long after its time, is taken for gone.
+/// A thread that is this late to ask again is assumed gone.
 const GONE_NS: u64 = 250_000_000;
-/// Most events in flight where the gate does not ask for any: those of the gate have room beside them.
+/// Maximum number of events in flight that the gate does not need: the gate's own have room beside them.
 const MEASURED: usize = MARKERS / 2;
-/// Streams of which the gate remembers what they were granted.
+/// Number of streams whose grants the gate remembers.
 const MOST_STREAMS: usize = 256;
-/// A service that was seen alive is not looked for again before so long.
+/// A service that was seen alive is not checked again within this time.
 const ALIVE_NS: u64 = 10_000_000;
-/// A watcher that wakes by itself so soon is not woken: that costs who launches a call of the kernel, and often the
-/// way to another processor that is idle.
+/// A watcher that wakes by itself within this time is not woken: that costs the launching thread a system call, and
+/// often moves work to an idle processor.
 const SOON_NS: u64 = 200_000;
-/// Between two looks at an event. Of the time that it is late, each waits for this part: for a launch that is known, and
-/// for one of which nobody knows how long it takes.
+/// Shortest and longest interval between polls of an event. A late event is polled again after this part of its delay:
+/// for launches of known and of unknown duration.
 const LOOK_NS: (u64, u64) = (40_000, 20_000_000);
 const LATE_PART: (u64, u64) = (16, 4);
-/// Launches of one kind do not all take as long: one that lasts at least so long is looked at from the last quarter of its
-/// time on, in steps of this part of it.
+/// Launches of one kind vary in duration: one of at least this duration is polled from the last quarter of its time on,
+/// in steps of this part of it.
 const EARLY_NS: u64 = 4_000_000;
 const EARLY_PART: u64 = 32;
-/// A launch that is in no account of the gate and has not begun so long after it was expected to be over stands behind
+/// A launch that the gate does not account for and that has not begun this long after its expected end waits for
 /// something other than the GPU.
 const BLOCKED_NS: u64 = 5_000_000;
-/// Longest that the end of a context waits for the events in it.
+/// Longest wait of a context's end for its events.
 const PATIENCE_NS: u64 = 2_000_000_000;
 
-/// The gate of this process on one GPU.
 pub(crate) struct Gate {
     durations: Durations,
     cells: Cells,
     inner: Mutex<Inner>,
-    /// Steps when a thread that waits may have to look; a futex.
+    /// Changes when waiting threads may have to check; a futex.
     stir: AtomicU32,
-    /// Steps when the watcher has to look; a futex.
+    /// Changes when the watcher has to check; a futex.
     watch: AtomicU32,
     ended: AtomicU32,
     /// When the service was last seen alive.
     seen_alive_ns: AtomicU64,
-    /// How many launches there were when the program last began to wait for its work.
+    /// Number of launches when the program last began to wait for its work.
     awaited: AtomicU64,
-    /// Launches that are in no figure of what the launches have come to.
+    /// Launches that the sums do not contain.
     unmeasured: AtomicU64,
 }
 
 struct Inner {
     member: Member,
-    /// The events behind the member's markers, those of a stream in the order of its launches.
+    /// The events behind the member's markers; those of a stream are in launch order.
     flights: VecDeque<Flight>,
-    /// What the arbiter was told last: whether threads wait, and whether work is on the GPU.
+    /// The arbiter's last information: whether threads wait, and whether work is on the GPU.
     told: (bool, bool),
-    /// Events that are in no flight.
+    /// Unused events.
     spare: Vec<Pair>,
     waiters: Vec<Waiter>,
-    /// What each stream was granted behind its last marker, by [`place`].
+    /// Each stream's grant behind its last marker, by [`place`].
     grants: Table<u64>,
     next_flight: u64,
     watcher: Watcher,
-    /// When the launches ran, and what they have come to so far.
+    /// When the launches ran, and their sums so far.
     timeline: Timeline,
-    /// When all that was launched is expected to be over, where no event says so.
+    /// Expected end of all launches, if no event marks it.
     over_ns: Option<u64>,
-    /// An event of each context whose time is known.
+    /// An event of known time for each context.
     anchors: Vec<Anchor>,
-    /// Pairs of events that were no time apart; the most there can be once one was.
+    /// Pairs of events with the same time; the maximum once one pair had times.
     timeless: u32,
 }
 
 struct Flight {
     id: u64,
-    /// Its stream, by [`place`], and as one thread uses it.
+    /// Its stream as used by one thread, by [`place`].
     place: u64,
     lane: (Handle, usize),
     pair: Pair,
@@ -111,24 +110,24 @@ struct Flight {
     has_start: bool,
     /// It is the oldest of its stream.
     is_head: bool,
-    /// How long it takes with what was launched before it, as far as that is known.
+    /// Its duration together with earlier launches, if known.
     takes_ns: Option<u64>,
-    /// By when it is expected to be over, and when that is looked at next; of heads.
+    /// Its expected end, and the time of the next poll; for heads.
     over_ns: u64,
     due_ns: u64,
-    /// Its stream was found to wait for something other than the GPU.
+    /// Its stream waits for something other than the GPU.
     is_blocked: bool,
     /// The member has a marker for it.
     marked: bool,
-    /// What was measured, where that counts.
+    /// The measured kind, if it counts.
     measured: Option<Key>,
     issued_ns: u64,
-    /// Where there is an event before it.
+    /// If there is an event before it.
     call: Option<Call>,
 }
 
 impl Flight {
-    /// It is the oldest of its stream from then on.
+    /// It becomes the oldest of its stream.
     fn expect(&mut self, from_ns: u64) {
         self.is_head = true;
         let takes_ns = self.takes_ns.unwrap_or(0);
@@ -137,7 +136,7 @@ impl Flight {
         self.due_ns = (self.over_ns - early_ns).max(from_ns + LOOK_NS.0);
     }
 
-    /// It was looked at and is not over: the later it is, the longer until the next look.
+    /// It was polled and is not over: the later it is, the longer until the next poll.
     fn put_off(&mut self, now: u64) {
         let step_ns = match (self.over_ns.checked_sub(now), self.takes_ns) {
             (Some(left), Some(takes)) => left.min(takes / EARLY_PART),
@@ -148,12 +147,12 @@ impl Flight {
     }
 }
 
-/// Number of a stream as one thread uses it; never 0.
+/// Number of a stream as used by one thread; never 0.
 fn place(stream: Handle, thread: usize) -> u64 {
     (stream as u64 ^ (thread as u64).rotate_right(16)) | 1 << 47
 }
 
-/// A thread that waits, and by when it looks again.
+/// A waiting thread, and the time of its next check.
 struct Waiter {
     ticket: u64,
     until_ns: u64,
@@ -161,11 +160,9 @@ struct Waiter {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Watcher {
-    /// None yet.
     Absent,
-    /// At work.
     Awake,
-    /// Sleeps on its futex, at most until then.
+    /// Sleeps on its futex, at most until this time.
     Asleep(Option<u64>),
 }
 
@@ -204,7 +201,7 @@ impl std::fmt::Debug for Gate {
     }
 }
 
-/// The gate of a GPU, made when it is first asked for.
+/// The GPU's gate, created on first use.
 #[inline]
 pub(crate) fn of(gpu: &Gpu) -> &'static Gate {
     if_used(gpu).unwrap_or_else(|| make(gpu))
@@ -234,47 +231,45 @@ fn make(gpu: &Gpu) -> &'static Gate {
     }
 }
 
-/// What the gate says to a launch.
+/// The gate's answer to a launch.
 pub(crate) enum Pass {
-    /// Go.
     Go,
-    /// Go, and say afterwards that it is done.
+    /// Go, and report when it is done.
     Measured(Box<Trial>),
-    /// The claim does not hold the GPU any more.
+    /// The claim does not have the GPU any more.
     Refused,
 }
 
-/// A launch that comes to the gate.
 #[derive(Clone, Copy)]
 struct Launch {
-    /// The arbiter's decision as the caller read it.
+    /// The arbiter's decision as read by the caller.
     word: Word,
     work: Work,
     stream: Handle,
     thread: Thread,
 }
 
-/// A launch that the gate wants to know the end of.
+/// A launch whose end the gate follows.
 pub(crate) struct Trial {
     launch: Launch,
-    /// The gate let it through, with so much more for its stream; else it is measured only.
+    /// Admitted by the gate, with this many further nanoseconds for its stream; `None`: measured only.
     grant_ns: Option<u64>,
-    /// The tally knows what it fills.
+    /// The tally knows its fill.
     fills: bool,
-    /// Events of which the first is recorded, the stream for the second, and the time before the first was recorded.
+    /// Events with the first one recorded, the stream for the second, and the time before the first was recorded.
     pair: Option<(Pair, Handle, u64)>,
 }
 
-/// The driver has answered for a launch that the gate wanted to know the end of.
+/// The driver has returned from a launch whose end the gate follows.
 #[cold]
 #[inline(never)]
 pub(crate) fn leave(gpu: &'static Gpu, trial: Box<Trial>, result: CuResult) {
-    // What panicked has been said nowhere and changes nothing for the program.
+    // A panic must not unwind into the program; the measurement is dropped.
     let _ = catch_unwind(AssertUnwindSafe(|| of(gpu).end(gpu, &trial, result)));
     drop(trial);
 }
 
-/// The program begins to wait for what it has launched: bursts end with that.
+/// The program begins to wait for its launches: that ends bursts.
 pub(crate) fn awaits(process: &Process) {
     for gpu in &process.gpus {
         if gpu.turn().mode() != Mode::Free
@@ -285,14 +280,14 @@ pub(crate) fn awaits(process: &Process) {
     }
 }
 
-/// A context is about to go, and the gate's events in it with it.
+/// A context is about to go, with the gate's events in it.
 pub(crate) fn forget_context(gpu: &'static Gpu, context: Handle) {
     if let Some(gate) = if_used(gpu) {
         let _ = catch_unwind(AssertUnwindSafe(|| gate.forget_context(gpu, context)));
     }
 }
 
-/// An executable graph is gone; its handle may come to mean another.
+/// An executable graph is gone; its handle may be reused.
 pub(crate) fn forget_graph(process: &Process, exec: Handle) {
     for gpu in &process.gpus {
         gpu.tally.forget(Key::graph(exec));
@@ -313,13 +308,13 @@ impl Gate {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has all threads that wait look again.
+    /// Makes all waiting threads check again.
     fn stir(&self) {
         self.stir.fetch_add(1, Ordering::Release);
         futex_wake(&self.stir, Reach::Process);
     }
 
-    /// Takes in a new decision: the grants of the last one are void.
+    /// Adopts a new decision, which voids the grants of the last one.
     fn see(&self, gpu: &Gpu, inner: &mut Inner, now: u64, word: Word) -> bool {
         let new = inner.member.see(now, word, gpu.gate_flags());
         if new {
@@ -368,8 +363,8 @@ impl Gate {
                 inner.member.refund(unused);
                 Some(unused)
             };
-            // Launches behind the stream's last marker, as far as can be known.
-            // On a stream that was never here there may be much, from when nobody shared the GPU.
+            // Launches behind the stream's last marker, as far as known. A stream that is new here may have many, from
+            // when the GPU was not shared.
             let unmarked = granted.is_none_or(|granted| unused.is_none_or(|left| left < granted));
             inner.drop_gone(now, &mut ticket);
             let waited = ticket;
@@ -393,7 +388,7 @@ impl Gate {
             let until = match verdict {
                 Verdict::Wait { until_ns } => until_ns,
                 through => {
-                    // The first one now waits for something else than before.
+                    // The first waiting thread now waits for something else.
                     if others && waited.is_some() {
                         self.stir();
                     }
@@ -417,7 +412,7 @@ impl Gate {
         }
     }
 
-    /// Two events of a context that nothing uses.
+    /// Two unused events of a context.
     fn pair(&self, context: Handle) -> Option<Pair> {
         let known = {
             let mut inner = self.lock();
@@ -431,18 +426,19 @@ impl Gate {
         known.or_else(|| Pair::new(context))
     }
 
-    /// Whether a launch is to be measured that the gate does not ask for.
+    /// Whether to measure a launch for which the gate needs no measurement.
     fn wants(&self, gpu: &Gpu, launch: &Launch) -> bool {
         let known = gpu.tally.known(launch.work.key);
         let known = known.is_some_and(|(_, ns)| ns.is_some());
         let place = place(launch.stream, launch.thread.number());
-        // Waiting for the lock would hold up a launch.
+        // Waiting for the lock would delay the launch.
         self.inner.try_lock().is_ok_and(|mut inner| {
             inner.flights.len() < MEASURED && inner.timeline.wants(place, known)
         })
     }
 
-    /// Records the first of two events around a launch, and says when it began to; `None` where that cannot be done now.
+    /// Records the first of two events around a launch, and returns when the recording began; `None` if it is not
+    /// possible now.
     fn begin(&self, stream: Handle) -> Option<(Pair, Handle, u64)> {
         let (context, stream) = events::context_of(stream).zip(events::recordable(stream))?;
         let pair = self.pair(context)?;
@@ -454,7 +450,7 @@ impl Gate {
         None
     }
 
-    /// Counts a launch by what is known of its kind, or among those of which nothing is.
+    /// Counts a launch by the figures of its kind, or as unknown.
     #[cold]
     fn add_unmeasured(
         &self,
@@ -470,8 +466,8 @@ impl Gate {
         }
         let number = thread.number();
         let owed = gpu.tally.add_unmeasured(work.key, stream, number);
-        // Where nobody knows yet how long it takes only this says that it was there: worth waiting for, as at launches
-        // that are measured.
+        // For an unknown duration this is the only trace of the launch: worth waiting for the lock, as for measured
+        // launches.
         let inner = match owed {
             Some(_) => Some(self.lock()),
             None => self.inner.try_lock().ok(),
@@ -482,7 +478,7 @@ impl Gate {
         }
     }
 
-    /// Before a thread sleeps: an event behind what it has launched on its stream, to see the end of that.
+    /// Before a thread sleeps: records an event behind the launches on its stream, to see their end.
     fn mark_stream(&'static self, gpu: &'static Gpu, stream: Handle, thread: usize) {
         let at = events::context_of(stream).zip(events::recordable(stream));
         let Some((context, real)) = at else { return };
@@ -496,7 +492,7 @@ impl Gate {
                 .member
                 .mark(monotonic_ns(), place(stream, thread), None, 0)
         {
-            // What the stream was given is over with it.
+            // The stream's load ends with it.
             let before = gpu.tally.take(stream, thread);
             inner.fly(gpu, pair, true, (stream, thread), before, None, None, None);
         } else {
@@ -571,7 +567,7 @@ impl Gate {
 }
 
 impl Inner {
-    /// Keeps the list of those who wait; gives whether the caller is the first of them.
+    /// Keeps the list of waiting threads; returns whether the caller is the first of them.
     fn note(&mut self, waited: Option<u64>, ticket: Option<u64>, verdict: &Verdict) -> bool {
         if let Some(old) = waited {
             self.waiters.retain(|waiter| waiter.ticket != old);
@@ -588,7 +584,7 @@ impl Inner {
         at == 0
     }
 
-    /// Lets go of threads that should have asked again long ago; one that was taken for gone waits anew.
+    /// Drops threads that should have asked again long ago; a thread that was assumed gone waits anew.
     fn drop_gone(&mut self, now: u64, ticket: &mut Option<u64>) {
         if let Some(mine) = *ticket
             && self.waiters.iter().all(|waiter| waiter.ticket != mine)
@@ -605,7 +601,7 @@ impl Inner {
         }
     }
 
-    /// Keeps what a stream was granted behind its last marker.
+    /// Remembers the stream's grant behind its last marker.
     fn keep_grant(&mut self, place: u64, ns: u64) {
         if self.grants.len() >= MOST_STREAMS {
             self.grants = Table::EMPTY;

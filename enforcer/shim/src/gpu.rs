@@ -23,7 +23,7 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct Gpu {
     pub(crate) uuid: GpuUuid,
-    /// The same seat as the ledger's, for the paths that take no lock.
+    /// The ledger's seat, for lock-free paths.
     limits: AtomicPtr<LimitsPage>,
     slot: AtomicPtr<Slot>,
     stripes: AtomicPtr<Stripes>,
@@ -32,32 +32,31 @@ pub(crate) struct Gpu {
     pub(crate) epoch: AtomicU64,
     usage: AtomicPtr<UsagePage>,
     number: AtomicUsize,
-    /// By which the arbiter is called; null where the service gave none.
+    /// Calls the arbiter; null if the service gave no bell.
     bell: AtomicPtr<Bell>,
-    /// The layer above's own ([`crate::gate::of`]); null until the GPU is shared for the first time.
+    /// Owned by the layer above ([`crate::gate::of`]); null until the GPU is shared for the first time.
     pub(crate) gate: AtomicPtr<c_void>,
-    /// What launches come to.
     pub(crate) tally: Tally,
-    /// SMs that the driver shows to this process; 0 before it was asked.
+    /// SMs that the driver shows to this process; 0 before the first query.
     pub(crate) sms: AtomicU32,
-    /// Bytes of the blocks that small allocations share.
+    /// Size of the blocks that small allocations share, in bytes.
     pub(crate) block_bytes: u64,
     ledger: Apart<Mutex<Ledger>>,
 }
 
-/// On cache lines of its own: what threads fight for does not take with it what all of them read.
+/// Keeps a value that threads contend for off the cache lines that all of them read.
 #[repr(align(128))]
 #[derive(Debug)]
 struct Apart<T>(T);
 
-/// For so long the ledger is left to who holds it, at first, and how often that is done.
+/// How long a thread leaves the ledger to its holder at first, in nanoseconds, and how often.
 const AWAY_NS: u64 = 2_000;
 const PATIENT_ROUNDS: u32 = 6;
 
-/// A service that was silent for so long is taken for gone where nothing else tells.
+/// A service that was silent for this long is assumed gone if nothing else tells.
 const HEARTBEAT_NS: u64 = 5_000_000_000;
 
-/// The bell of a seat, for the rest of the process.
+/// The bell of a seat, leaked for the rest of the process.
 fn bell_of(seat: &Seat) -> *mut Bell {
     let bell = seat.bell.map(std::ptr::from_ref);
     bell.map_or(std::ptr::null_mut(), <*const Bell>::cast_mut)
@@ -92,10 +91,9 @@ impl Gpu {
         }
     }
 
-    /// The ledger is held for less than it takes to bring its cache lines to another processor, let alone than a call
-    /// of the kernel. A thread that meets it held leaves it for some microseconds to the processor that has it, which is then
-    /// as quick as if it were alone; threads that take it from each other at every call are several times as slow.
-    /// A thread that comes in vain for long sleeps.
+    /// The ledger is held for less time than its cache lines take to another processor, let alone a system call. A
+    /// thread that finds it held leaves it to that processor for some microseconds, which then works as fast as if
+    /// alone; threads that contend at every call are several times as slow. After long futile attempts a thread sleeps.
     #[cold]
     #[inline(never)]
     fn contended_ledger(&self) -> MutexGuard<'_, Ledger> {
@@ -119,7 +117,7 @@ impl Gpu {
         unsafe { &*self.limits.load(Ordering::Acquire) }
     }
 
-    /// Whether the slot is still this process's; takes no lock.
+    /// Whether the process still owns its slot; takes no lock.
     #[inline]
     pub(crate) fn holds(&self) -> bool {
         // SAFETY: points into a page that stays mapped for the rest of the process.
@@ -134,13 +132,11 @@ impl Gpu {
         self.limits().state() != State::NotGranted
     }
 
-    /// The places for the marks of this process's threads.
     pub(crate) fn marks(&self) -> Option<&'static Marks> {
         self.usage().marks.get(self.number.load(Ordering::Acquire))
     }
 
-    /// Counts on a cache line that other threads seldom touch, or never: then without a locked
-    /// instruction.
+    /// Counts on a cache line that other threads seldom touch, or never: then without a locked instruction.
     #[inline]
     fn count(&self, thread: Thread, which: impl FnOnce(&Stripe) -> &AtomicU64, by: u64) {
         // SAFETY: points into a page that stays mapped for the rest of the process.
@@ -154,18 +150,16 @@ impl Gpu {
         }
     }
 
-    /// Counts a launch.
     #[inline]
     pub(crate) fn launched(&self, thread: Thread, kernels: u64) {
         self.count(thread, |stripe| &stripe.launches, kernels);
     }
 
-    /// Counts bytes that were copied.
     pub(crate) fn copied(&self, thread: Thread, bytes: u64) {
         self.count(thread, |stripe| &stripe.copied, bytes);
     }
 
-    /// Takes a new seat after the service has started anew.
+    /// Takes a new seat after the service has restarted.
     pub(crate) fn move_to(&self, seat: Seat) {
         let mut ledger = self.ledger();
         ledger.move_to(seat);
@@ -190,12 +184,11 @@ impl Gpu {
             .store(seat.limits.epoch.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 
-    /// Launches of this process so far.
     pub(crate) fn launches(&self) -> u64 {
         self.usage().launches(self.number.load(Ordering::Acquire))
     }
 
-    /// Bytes that all members of the claim are charged; takes no lock.
+    /// Charge of all members of the claim, in bytes; takes no lock.
     #[inline]
     pub(crate) fn charged_bytes(&self) -> u64 {
         self.usage().charged_bytes()
@@ -207,7 +200,7 @@ impl Gpu {
         unsafe { &*self.usage.load(Ordering::Acquire) }
     }
 
-    /// The word that says whether the GPU is shared now, and whose turn it is.
+    /// The word with the mode and the turn.
     #[inline]
     pub(crate) fn turn(&self) -> Word {
         Word(self.limits().turn.word.load(Ordering::Relaxed))
@@ -218,7 +211,7 @@ impl Gpu {
         unsafe { self.bell.load(Ordering::Acquire).as_ref() }
     }
 
-    /// Whether the service lives: by the bell's other end, else by its last sign of life.
+    /// Whether the service lives: by the bell's other end, else by its heartbeat.
     pub(crate) fn service_lives(&self) -> bool {
         let seen = self.bell().and_then(Bell::service_lives);
         seen.unwrap_or_else(|| {
@@ -227,19 +220,18 @@ impl Gpu {
         })
     }
 
-    /// Has the arbiter look.
     pub(crate) fn ring(&self) {
         if let Some(bell) = self.bell() {
             bell.ring();
         }
     }
 
-    /// What holds beside the word.
+    /// Further conditions of the word.
     pub(crate) fn gate_flags(&self) -> Flags {
         Flags(self.limits().turn.flags.load(Ordering::Relaxed))
     }
 
-    /// What the claim's pages say to the gate.
+    /// The gate's view of the claim's pages.
     pub(crate) fn gate_view(&self, word: Word, alive: bool) -> View {
         let turn = &self.limits().turn;
         let read = |word: &AtomicU64| word.load(Ordering::Relaxed);
@@ -263,8 +255,8 @@ impl Gpu {
         }
     }
 
-    /// Tells the arbiter what the gate says of this process; whether it has to look at once. One thread
-    /// at a time.
+    /// Publishes the gate's signals to the arbiter; returns whether the arbiter must look at once. One thread at a
+    /// time.
     pub(crate) fn say(&self, signals: &Signals) -> bool {
         if !self.holds() {
             return false;
@@ -285,7 +277,7 @@ impl Gpu {
         signals.knock
     }
 
-    /// Tells the service what the launches have come to. One thread at a time.
+    /// Publishes the sums over the launches. One thread at a time.
     pub(crate) fn say_work(&self, work: &WorkView) {
         if self.holds() {
             let slot = self.number.load(Ordering::Acquire);
@@ -300,8 +292,7 @@ impl Gpu {
             .max(1)
     }
 
-    /// The most that the claim could be guaranteed here when the service last looked, in bytes;
-    /// `None` when it does not say.
+    /// Largest possible guarantee of the claim here at the service's last update, in bytes; `None` if unknown.
     pub(crate) fn reach(&self) -> Option<u64> {
         let limits = self.limits();
         let free = limits.claimable_bytes.load(Ordering::Relaxed);
@@ -310,7 +301,7 @@ impl Gpu {
         (free != u64::MAX).then(|| request.max(charged).saturating_add(free))
     }
 
-    /// The bytes that the driver takes for so many, at most.
+    /// Upper bound of the bytes that the driver takes for an allocation.
     pub(crate) fn rounded(&self, bytes: u64) -> u64 {
         let granularity = self.granularity();
         bytes
@@ -318,7 +309,6 @@ impl Gpu {
             .unwrap_or(u64::MAX)
     }
 
-    /// Notes the SMs of a client of MPS.
     pub(crate) fn note_mps(&self, sms: u64) {
         let ledger = self.ledger();
         if ledger.seat.holds() {
@@ -326,7 +316,6 @@ impl Gpu {
         }
     }
 
-    /// Sets bits in the slot's flags.
     pub(crate) fn note(&self, flags: u64) {
         let ledger = self.ledger();
         if ledger.seat.holds() {
@@ -334,7 +323,7 @@ impl Gpu {
         }
     }
 
-    /// The driver has the memory back.
+    /// The driver has taken the memory back.
     pub(crate) fn release(&self, charge: Charge, pointer: u64, bytes: u64) {
         let mut ledger = self.ledger();
         let cost = match charge {

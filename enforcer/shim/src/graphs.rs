@@ -1,33 +1,33 @@
-//! Executable graphs: how many kernels a launch runs, and the memory that the driver takes for
-//! their allocation nodes. That memory belongs to the device's graph pool and is shared by graphs, so
-//! what counts is the pool's own figure; before a launch the sum of the nodes is an upper bound.
+//! Executable graphs: the number of kernels in a launch, and the memory that the driver takes for their allocation
+//! nodes. That memory belongs to the device's graph pool and graphs share it, so the pool's own figure is charged;
+//! before a launch the sum of the nodes is an upper bound.
 
 use gshare_gate::Fill;
 
 use crate::{cuda::Handle, map::Table};
 
-/// What a graph does when it is launched.
+/// The work of a graph's launch.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Work {
     pub(crate) kernels: u64,
-    /// Bytes of its allocation nodes, rounded up; 0 without any on a GPU of the claim.
+    /// Bytes of its allocation nodes, rounded up; 0 if none is on a GPU of the claim.
     pub(crate) bytes: u64,
-    /// The claim's GPU on which they are.
+    /// Their GPU in the claim.
     pub(crate) gpu: usize,
-    /// Bytes of local memory of each thread, of the kernel that needs most.
+    /// Bytes of local memory per thread of the kernel that needs the most.
     pub(crate) local: u64,
-    /// What its kernels fill on average; absent where that cannot be told.
+    /// Average fill of its kernels; `None` if unknown.
     pub(crate) fill: Option<Fill>,
 }
 
-/// Memory of one GPU for graphs.
+/// A GPU's memory for graphs.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Pool {
     pub(crate) charged: u64,
-    /// Bytes charged for launches in flight, and the number of those.
+    /// Bytes charged for launches in flight, and the number of these launches.
     pub(crate) pending: u64,
     pub(crate) launches: u64,
-    /// Steps with every change, so that an old figure is not taken for a new one.
+    /// Changes with every change of the figures, to detect outdated ones.
     pub(crate) changes: u64,
 }
 
@@ -55,7 +55,7 @@ impl Graphs {
         self.execs.get(exec as u64).copied()
     }
 
-    /// Notes what a changed graph needs now, or at least needs where one node was changed; whether it is more than before.
+    /// Notes the need of a changed graph, or its least need if one node was changed; returns whether it has grown.
     pub(crate) fn needs(&mut self, exec: Handle, local: u64, whole: bool) -> bool {
         let Some(work) = self.execs.get_mut(exec as u64) else {
             return false;

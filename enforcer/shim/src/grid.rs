@@ -1,4 +1,4 @@
-//! A grid of blocks, and what it fills of a GPU as far as the driver says.
+//! A grid of blocks, and the part of a GPU that it fills according to the driver.
 
 use std::ffi::CStr;
 use std::sync::{Mutex, MutexGuard, PoisonError, atomic::Ordering};
@@ -19,10 +19,10 @@ const THREADS: i32 = 39;
 /// `CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES`.
 const LOCAL: i32 = 3;
 
-/// A variable of libcudadevrt, through which kernels start kernels: a program of which some do has it, linked by CUDA 12 or 13.
+/// A variable of libcudadevrt, through which kernels start kernels: programs linked with it by CUDA 12 or 13 contain
+/// it.
 const DEVICE_RUNTIME: &CStr = c"__CNPRT_VERSION_NUMBER__";
 
-/// A grid of blocks.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Grid {
     pub(crate) function: Handle,
@@ -32,7 +32,7 @@ pub(crate) struct Grid {
 }
 
 impl Grid {
-    /// What the grid fills of the GPU of the calling thread's context.
+    /// The grid's fill of the GPU of the calling thread's context.
     pub(crate) fn fill(&self, gpu: &Gpu) -> Option<Fill> {
         let threads = i32::try_from(self.threads).ok().filter(|n| *n > 0)?;
         let sms = sms_of(gpu)?;
@@ -49,7 +49,7 @@ impl Grid {
             };
             result == SUCCESS
         });
-        // Where nobody can say, one block is on an SM at a time, as there is at least.
+        // If unknown, one block per SM at a time, the minimum.
         let resident = u32::try_from(if told { resident } else { 1 });
         let resident = resident.ok().filter(|n| *n > 0)?;
         let warps = threads.cast_unsigned().div_ceil(32);
@@ -57,15 +57,15 @@ impl Grid {
     }
 }
 
-/// Kernels of libraries with their library: the driver takes them as functions in launches and for occupancy, and nowhere
-/// else (cuda.h, `cuLaunchKernel`).
+/// Kernels of libraries: the driver accepts them as functions in launches and for occupancy, and nowhere else (cuda.h,
+/// `cuLaunchKernel`).
 static KERNELS: Mutex<Table<Handle>> = Mutex::new(Table::EMPTY);
 
 fn kernels() -> MutexGuard<'static, Table<Handle>> {
     KERNELS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The driver has named kernels of a library.
+/// The driver has returned kernels of a library.
 pub(crate) fn note_kernels(library: Handle, found: impl IntoIterator<Item = Handle>) {
     let mut kernels = kernels();
     for kernel in found.into_iter().filter(|kernel| *kernel != 0) {
@@ -82,7 +82,7 @@ pub(crate) fn forget_kernels(library: Handle) {
     }
 }
 
-/// Bytes of local memory that each thread of a kernel needs; `None` where the driver does not say.
+/// Bytes of local memory that each thread of a kernel needs; `None` if the driver does not tell.
 pub(crate) fn local_bytes(function: Handle) -> Option<u64> {
     let (helpers, mut bytes) = (driver::helpers(), 0);
     let is_kernel = kernels().get(function as u64).is_some();
@@ -97,7 +97,7 @@ pub(crate) fn local_bytes(function: Handle) -> Option<u64> {
     u64::try_from(bytes).ok().filter(|_| result == SUCCESS)
 }
 
-/// Whether kernels of the module or library of this one can start others; `None` where the driver cannot be asked.
+/// Whether kernels in this one's module or library can start others; `None` if the driver cannot be asked.
 pub(crate) fn starts_kernels(function: Handle) -> Option<bool> {
     let (helpers, name) = (driver::helpers(), DEVICE_RUNTIME.as_ptr());
     let library = kernels().get(function as u64).copied();
@@ -115,7 +115,7 @@ pub(crate) fn starts_kernels(function: Handle) -> Option<bool> {
     Some(result == SUCCESS)
 }
 
-/// The device of the calling thread's context; `None` where the driver does not say.
+/// The device of the calling thread's context; `None` if the driver does not tell.
 fn device() -> Option<Device> {
     let mut device = -1;
     // SAFETY: a valid place for the result.
@@ -123,7 +123,7 @@ fn device() -> Option<Device> {
     (result == SUCCESS).then_some(device)
 }
 
-/// An attribute of it.
+/// An attribute of the current device.
 fn attribute(of: i32) -> Option<i32> {
     let (device, mut value) = (device()?, 0);
     // SAFETY: a valid place for the result.
@@ -131,13 +131,13 @@ fn attribute(of: i32) -> Option<i32> {
     (result == SUCCESS).then_some(value)
 }
 
-/// Threads that can be on the GPU of the calling thread's context at a time.
+/// Maximum resident threads of the GPU of the calling thread's context.
 pub(crate) fn resident_threads(gpu: &Gpu) -> Option<u64> {
     let threads = u64::try_from(attribute(THREADS)?).ok()?;
     Some(threads * u64::from(sms_of(gpu)?))
 }
 
-/// SMs that the driver shows of the GPU of the calling thread's context, asked once.
+/// SMs of the GPU of the calling thread's context according to the driver, asked once.
 fn sms_of(gpu: &Gpu) -> Option<u32> {
     let known = gpu.sms.load(Ordering::Relaxed);
     if known > 0 {

@@ -1,5 +1,5 @@
-//! What each hook does, by family. A hook first gives NULL and whatever else the driver must judge
-//! to the driver, and leaves the program alone where it is no member of a claim.
+//! The hooks by family. A hook first passes NULL and other arguments that the driver must check to the driver, and
+//! leaves programs outside claims alone.
 
 pub(crate) mod array;
 pub(crate) mod context;

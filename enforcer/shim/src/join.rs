@@ -1,4 +1,4 @@
-//! Registration: the service is asked on behalf of this process, and its pages are mapped.
+//! Registration: asks the service for this process's membership, and maps its pages.
 
 use std::{
     io::Read as _,
@@ -21,23 +21,23 @@ use crate::{
     waiting::Waiting,
 };
 
-/// Longest wait for one answer of the service when the process starts.
+/// Longest wait for one answer of the service at the start of a process.
 const FIRST_WAIT: Duration = Duration::from_secs(2);
-/// How long a process that names a claim looks for a service that does not answer.
+/// How long a process that names a claim retries a service that does not answer.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// The same where the library itself was put before the driver by the launcher: without the service
-/// the process has no GPU, so a restart is waited out.
+/// The same if the launcher put the library before the driver: without the service the process has no GPU, so it waits
+/// for a restart.
 const STRICT_PATIENCE: Duration = Duration::from_secs(10);
-/// After so long a silence the person is told what is waited for.
+/// After this much silence the user is told the reason for the wait.
 const TOLD_AFTER: Duration = Duration::from_secs(1);
-/// Between two knocks.
+/// Time between attempts.
 const AGAIN: Duration = Duration::from_millis(100);
-/// Longest wait for a service that has started anew; the process has its caps already.
+/// Longest wait for a restarted service; the process has its caps already.
 const NEXT_WAIT: Duration = Duration::from_millis(500);
 
-/// Makes this copy of the proxy the one that counts for the process; false where another copy does already. `dlmopen`
-/// loads any number of them beside each other, and each knows only of the memory that was taken through it: the second
-/// one would write its own figures over those of the first.
+/// Makes this copy of the proxy the one that counts for the process; false if another copy is. `dlmopen` loads any
+/// number of copies, and each knows only the memory allocated through it: the second copy would overwrite the first
+/// one's figures with its own.
 fn counts(joined: &Joined) -> bool {
     let Some(page) = wiped() else { return true };
     let own = ptr::from_ref(page).expose_provenance() as u64;
@@ -45,7 +45,7 @@ fn counts(joined: &Joined) -> bool {
         let copy = &seat.slot().copy;
         let mut known = copy.load(Ordering::Acquire);
         loop {
-            // One of before an exec is not there any more.
+            // A page from before an exec is gone.
             if known != own && known != 0 && is_marked(known) {
                 return false;
             }
@@ -57,7 +57,8 @@ fn counts(joined: &Joined) -> bool {
     })
 }
 
-/// Whether a copy's page lies at this address. Nothing may be there: so the kernel looks, which says so.
+/// Whether a copy's page lies at this address. The address may be unmapped, so the check is a system call, which
+/// reports that.
 fn is_marked(address: u64) -> bool {
     let Ok((mut from, to)) = std::io::pipe() else {
         return false;
@@ -76,16 +77,16 @@ fn is_marked(address: u64) -> bool {
         && u64::from_ne_bytes(found) == MARK
 }
 
-/// Asks the service anew on behalf of a member; `None` when it does not answer or says no.
+/// Registers a member again; `None` if the service does not answer or refuses.
 pub(crate) fn again() -> Option<Joined> {
     knock(NEXT_WAIT, &mut Waiting::new()).ok().filter(counts)
 }
 
-/// How a process stands to the service.
+/// Relation of a process to the service.
 pub(crate) enum Standing {
     /// It is a member.
     Member(Box<Joined>),
-    /// It is none: the driver is untouched.
+    /// Not a member: the driver is unchanged.
     Open,
     /// It may not use the driver.
     Barred,
@@ -95,21 +96,21 @@ pub(crate) enum Standing {
 
 /// Why a registration failed.
 enum Unheld {
-    /// No service answered; one that starts anew will.
+    /// No service answered; a starting one will.
     Silence(String),
-    /// The service answered.
+    /// The service refused.
     Word { code: String, message: String },
     /// The wait was interrupted.
     Stopped,
 }
 
-/// What a registration brought, pages mapped.
+/// The result of a registration, with mapped pages.
 #[derive(Debug)]
 pub(crate) struct Joined {
     pub(crate) claim: u64,
     pub(crate) name: String,
     pub(crate) seats: Vec<(GpuUuid, Seat)>,
-    /// Variables for which the launcher has left places.
+    /// Variables for the launcher's placeholders.
     pub(crate) env: Vec<(String, String)>,
 }
 
@@ -174,8 +175,8 @@ fn knock(wait: Duration, waiting: &mut Waiting) -> Result<Joined, Unheld> {
     })
 }
 
-/// Knocks again for a while where nobody answers a process that is in a claim: the service may just be
-/// starting anew, and without it the process would run on uncounted for good, or not at all.
+/// Retries for a while if nobody answers a process in a claim: the service may be restarting, and otherwise the process
+/// would run uncounted for good, or not at all.
 fn knock_patiently(
     patience: Duration,
     tell: bool,
@@ -190,7 +191,7 @@ fn knock_patiently(
             wait = wait.min(TOLD_AFTER.saturating_sub(begun.elapsed()).max(AGAIN));
         }
         match knock(wait, waiting) {
-            // Its place in the queue is kept by whoever comes back.
+            // A process that comes back keeps its place in the queue.
             Err(Unheld::Silence(_)) if waiting.has_waited() => {
                 waiting.deserted();
                 if waiting.stops() {
@@ -247,7 +248,7 @@ pub(crate) fn ask() -> Standing {
             say::line(&message);
             return Standing::Later;
         }
-        // The service names the claim itself, and why it is no more.
+        // The service names the claim itself, and why it has ended.
         Unheld::Word { code, message } if code == "no_claim" && !strict => {
             if claim.is_some() {
                 say::line(&message);

@@ -1,5 +1,5 @@
-//! What this process is charged on one GPU, and its seat in the claim's pages. The slot always shows
-//! the process's own figures, so a neighbour that scribbled over it is put right by the next change.
+//! This process's charge on one GPU, and its seat in the claim's pages. Each change rewrites the process's own figures
+//! in the slot, which repairs what a neighbour may have overwritten.
 
 use std::sync::atomic::Ordering;
 
@@ -7,23 +7,23 @@ use gshare_abi::{Bell, LimitsPage, Outcome, Slot, Stripes, UsagePage, monotonic_
 
 use crate::blocks::Blocks;
 
-/// How an allocation that lives is charged.
+/// How a live allocation is charged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Charge {
-    /// With others in a block.
+    /// Shares a block with others.
     Shared,
-    /// So many bytes of its own.
+    /// An allocation of this many bytes.
     Own(u64),
 }
 
-/// Where the process sits on a GPU.
+/// The process's place in the pages of a GPU.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Seat {
     pub(crate) limits: &'static LimitsPage,
     pub(crate) usage: &'static UsagePage,
     pub(crate) slot: usize,
     pub(crate) generation: u64,
-    /// By which the GPU's arbiter is called, where the service gave one.
+    /// Calls the GPU's arbiter, if the service gave a bell.
     pub(crate) bell: Option<&'static Bell>,
 }
 
@@ -36,7 +36,7 @@ impl Seat {
         &self.usage.stripes[self.slot]
     }
 
-    /// Whether the slot is still this process's.
+    /// Whether the process still owns its slot.
     pub(crate) fn holds(&self) -> bool {
         self.slot().generation.load(Ordering::Relaxed) == self.generation
     }
@@ -45,13 +45,13 @@ impl Seat {
 /// Why memory was not charged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Refusal {
-    /// The claim would pass its cap; it is charged so many bytes now.
+    /// The claim would exceed its cap; its present charge in bytes.
     AtCap { charged: u64 },
-    /// The slot belongs to another process by now.
+    /// The slot belongs to another process now.
     SeatLost,
 }
 
-/// The figures that every allocation changes come first, so that they lie beside the lock.
+/// The figures that every allocation changes come first, beside the lock.
 #[repr(C)]
 #[derive(Debug)]
 pub(crate) struct Ledger {
@@ -61,8 +61,7 @@ pub(crate) struct Ledger {
     pub(crate) seat: Seat,
     context_bytes: u64,
     pub(crate) blocks: Blocks,
-    /// An allocation that counts on room in a block is with the driver; a second one must not
-    /// count on the same room.
+    /// An allocation that counts on room in a block is in the driver; a second one must not count on the same room.
     pub(crate) room_spoken_for: bool,
 }
 
@@ -78,7 +77,7 @@ impl Ledger {
             blocks: Blocks::new(granularity),
             room_spoken_for: false,
         };
-        // After an exec the slot is the same, and what the program before held is gone.
+        // After an exec the slot is the same, and the previous program's memory is gone.
         ledger.publish();
         ledger.publish_counts();
         ledger
@@ -88,7 +87,7 @@ impl Ledger {
         self.seat.limits.memory_cap_bytes.load(Ordering::SeqCst)
     }
 
-    /// Charges bytes if the claim's cap allows.
+    /// Charges bytes if the claim's cap allows it.
     pub(crate) fn grow(&mut self, bytes: u64) -> Result<(), Refusal> {
         if bytes == 0 {
             return Ok(());
@@ -128,7 +127,7 @@ impl Ledger {
         }
     }
 
-    /// Notes an allocation of the program; its charge is accounted apart.
+    /// Counts an allocation of the program; the charge is separate.
     pub(crate) fn born(&mut self, requested: u64) {
         self.requested = self.requested.saturating_add(requested);
         self.allocations += 1;
@@ -152,7 +151,7 @@ impl Ledger {
         self.shrink(bytes);
     }
 
-    /// The most that the claim was charged, as far as this process has seen.
+    /// Highest charge of the claim that this process has seen.
     pub(crate) fn peak(&self) -> u64 {
         match self.seat.holds() {
             true => self.seat.slot().charge_peak.load(Ordering::Relaxed),
@@ -160,7 +159,7 @@ impl Ledger {
         }
     }
 
-    /// Notes in the slot that the program was refused so many bytes.
+    /// Notes a refusal of this many bytes in the slot.
     pub(crate) fn refused(&self, bytes: u64) {
         if self.seat.holds() {
             let slot = self.seat.slot();
@@ -171,7 +170,7 @@ impl Ledger {
         }
     }
 
-    /// Takes a new seat and brings everything along.
+    /// Moves all figures to a new seat.
     pub(crate) fn move_to(&mut self, seat: Seat) {
         self.seat = seat;
         self.publish();

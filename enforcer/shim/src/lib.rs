@@ -1,10 +1,8 @@
-//! The proxy of libcuda: stands under the driver's name in front of it inside every member of a
-//! claim, and keeps the claim's memory ledger.
+//! The proxy of libcuda: takes the driver's name inside every member of a claim, and keeps the claim's memory ledger.
 //!
-//! It hooks what it must see (the rows of [`table`]) and passes every other entry point of the
-//! driver through a trampoline; names younger than its table are answered by the real driver through
-//! the proxy's dependency on it. A process that is in no claim, or whose service
-//! does not answer, runs through it untouched, unless the library was staged as strict: then it has no GPU.
+//! It hooks the functions in [`table`] and passes every other entry point through a trampoline; the real driver, on
+//! which the proxy depends, answers names younger than its table. A process outside claims, or without an answer from
+//! the service, passes through unchanged, unless the library was staged as strict: then it has no GPU.
 //!
 //! Invariants:
 //! * memory is charged before the driver is asked for it and given back after the driver has it
@@ -20,10 +18,10 @@
     reason = "speaks the driver's C interface; every block states why it is sound"
 )]
 
-// Layers, the lowest first: a file imports from its own and from those above it here, none in a circle
+// Layers, the lowest first: a file imports only from its own layer and those above it here, without cycles
 // (`tests/tidy.rs` of the workspace).
 
-// What needs nothing of the proxy's own.
+// Modules that need none of the others.
 mod cuda;
 mod exit;
 mod forked;
@@ -37,7 +35,7 @@ mod waiting;
 mod capture;
 mod driver;
 mod events;
-// What is charged, and the pages that say so.
+// Charges, and the pages that hold them.
 mod blocks;
 mod contexts;
 mod gpu;
@@ -55,9 +53,9 @@ mod join;
 mod mps;
 mod process;
 mod work;
-// Whose turn it is.
+// Turns.
 mod gate;
-// What each function of the driver does here, and the functions themselves.
+// The hooks, by function of the driver.
 mod detach;
 mod hooks;
 pub mod table;

@@ -1,11 +1,10 @@
-//! What the program holds, by address: read without a lock, changed under one of many short ones, at
-//! a cost that does not grow with what lives.
+//! The program's allocations by address: read without a lock, changed under one of many short locks, at a cost that
+//! does not grow with their number.
 //!
-//! Each shard is an open-addressing table behind a turn counter that is odd while somebody writes. A
-//! writer makes it odd with one exchange and even again with one store; a reader looks, and looks
-//! again if the turn has changed meanwhile. A table that has become too small is replaced and never
-//! freed, so that a late reader reads old words and not somebody else's memory; all that is left
-//! behind in this way is smaller than the table in use.
+//! Each shard is an open-addressing table with a turn counter that is odd while a thread writes. A writer makes it odd
+//! with one exchange and even again with one store; a reader repeats if the turn has changed meanwhile. A table that
+//! has become too small is replaced and never freed, so a late reader reads old words and no reused memory; all old
+//! tables together are smaller than the table in use.
 
 use std::{
     ptr,
@@ -16,7 +15,7 @@ use gshare_abi::STRIPES;
 
 use crate::{cuda::Handle, ledger::Charge, mark::Thread};
 
-/// What is known of an allocation that the program holds.
+/// Figures of an allocation that the program holds.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Live {
     pub(crate) bytes: u64,
@@ -33,7 +32,7 @@ pub(crate) enum Family {
 }
 
 impl Live {
-    /// Stands where none was found.
+    /// A placeholder for "not found".
     pub(crate) const NONE: Self = Self {
         bytes: 0,
         gpu: 0,
@@ -47,13 +46,13 @@ const SHARDS: usize = 4;
 const SMALLEST: usize = 64;
 const _: () = assert!(STRIPES.is_power_of_two());
 
-/// An allocation in four words; key 0 is none.
+/// An allocation in four words; key 0 marks an empty cell.
 #[derive(Debug)]
 struct Cell {
     key: AtomicU64,
     bytes: AtomicU64,
     context: AtomicU64,
-    /// How it is charged: two bits of kind, 14 of the GPU's index, 48 of bytes or pool.
+    /// Its charge: two bits of kind, 14 of the GPU's index, 48 of bytes or pool.
     how: AtomicU64,
 }
 
@@ -130,8 +129,8 @@ impl Cells {
         (at + 1) & (self.cells.len() - 1)
     }
 
-    /// Where a key is, or the free cell at which the search for it ends. A reader may meet a table
-    /// in change, so the search is bounded.
+    /// The cell of a key, or the free cell where the search ends. A reader may see a table in change, so the search is
+    /// bounded.
     fn find(&self, key: u64) -> Result<usize, usize> {
         let mut at = self.home(key);
         for _ in 0..self.cells.len() {
@@ -150,7 +149,7 @@ fn mix(key: u64) -> u64 {
     key.wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// Lets whoever changes a shard come to an end.
+/// Waits for the thread that changes a shard.
 fn pause(tries: &mut u32) {
     *tries += 1;
     if tries.is_multiple_of(64) {
@@ -208,7 +207,7 @@ impl Shard {
                     .compare_exchange_weak(now, next, Ordering::Acquire, Ordering::Relaxed)
                     .is_ok()
             {
-                // What is written now must not be seen before the odd turn.
+                // The writes that follow must not be visible before the odd turn.
                 fence(Ordering::Release);
                 return Turn {
                     shard: self,
@@ -267,8 +266,8 @@ impl Shard {
         large
     }
 
-    /// Looks first, and takes the right to change the shard only for what is there, and only if nothing has changed
-    /// since: then it is still where it was found.
+    /// Looks first, and locks the shard only for an existing key and an unchanged turn: then the cell is still where it
+    /// was found.
     fn remove(&self, key: u64, live: &mut Live) -> bool {
         let mut tries = 0;
         loop {
@@ -285,7 +284,7 @@ impl Shard {
                     continue;
                 };
                 let mine = before.wrapping_add(1);
-                // The look comes before it, what is written after.
+                // Ordered after the look, and before the writes.
                 let order = (Ordering::AcqRel, Ordering::Relaxed);
                 let taken = self.turn.compare_exchange(before, mine, order.0, order.1);
                 if taken.is_ok() {
@@ -311,7 +310,7 @@ impl Shard {
             if next == 0 {
                 break;
             }
-            // Moves back whatever would no longer be found across the hole.
+            // Moves back the entries that would not be found across the hole any more.
             let home = cells.home(next);
             if at.wrapping_sub(home) & mask >= at.wrapping_sub(hole) & mask {
                 cells.cells[hole].copy(&cells.cells[at]);
@@ -336,8 +335,8 @@ impl Shard {
     }
 }
 
-/// The allocations of a process. Each thread keeps what it made in shards of its own, as it counts in a stripe of its
-/// own: what it also frees never meets other threads.
+/// The allocations of a process. Each thread keeps its own in shards of its own, like its stripe of counters: memory
+/// that it also frees never meets other threads.
 #[derive(Debug)]
 pub(crate) struct LiveMap {
     homes: [[Shard; SHARDS]; STRIPES],
@@ -360,7 +359,7 @@ impl LiveMap {
         (0..STRIPES).any(|home| self.shard(home, key).knows(key))
     }
 
-    /// Remembers an allocation of the calling thread.
+    /// Adds an allocation of the calling thread.
     pub(crate) fn insert(&self, key: u64, live: &Live) {
         if key != 0 {
             let home = Thread::current().stripe();
@@ -368,17 +367,17 @@ impl LiveMap {
         }
     }
 
-    /// Takes an allocation out; `false`: it is not known, which takes no lock.
+    /// Removes an allocation; `false`: unknown, without taking a lock.
     pub(crate) fn remove(&self, key: u64, live: &mut Live) -> bool {
         if key == 0 {
             return false;
         }
         let own = Thread::current().stripe();
-        // From the own ones on: XOR comes to all of them.
+        // From its own shards on: XOR reaches all of them.
         (0..STRIPES).any(|other| self.shard(own ^ other, key).remove(key, live))
     }
 
-    /// Takes out all that are wanted.
+    /// Removes all matching allocations.
     pub(crate) fn remove_all(&self, wanted: impl Fn(&Live) -> bool) -> Vec<(u64, Live)> {
         let shards = self.homes.iter().flatten();
         let keys: Vec<u64> = shards.flat_map(|shard| shard.keys(&wanted)).collect();

@@ -1,5 +1,5 @@
-//! A hash map from addresses to small values, by open addressing with removal by shifting back: its
-//! cost does not grow with what lives in it, nor with what once did.
+//! A hash map from addresses to small values, by open addressing with removal by shifting back: its cost does not
+//! depend on the number of present or past entries.
 
 /// A table with keys other than 0.
 #[derive(Debug)]
@@ -46,7 +46,7 @@ impl<V> Table<V> {
         self.slots[at].as_ref().map(|(_, value)| value)
     }
 
-    /// Puts a value in; gives the one that was there.
+    /// Inserts a value; returns the previous one.
     pub(crate) fn insert(&mut self, key: u64, value: V) -> Option<V> {
         if let Some(at) = self.find(key) {
             return self.slots[at].replace((key, value)).map(|(_, old)| old);
@@ -75,7 +75,6 @@ impl<V> Table<V> {
         }
     }
 
-    /// Takes a value out.
     pub(crate) fn remove(&mut self, key: u64) -> Option<V> {
         let mut hole = self.find(key)?;
         let (_, value) = self.slots[hole].take()?;
@@ -83,7 +82,7 @@ impl<V> Table<V> {
         let mask = self.slots.len() - 1;
         let mut at = (hole + 1) & mask;
         while let Some((next, _)) = &self.slots[at] {
-            // Moves back whatever would no longer be found across the hole.
+            // Moves back the entries that would not be found across the hole any more.
             let home = self.home(*next);
             if (at.wrapping_sub(home) & mask) >= (at.wrapping_sub(hole) & mask) {
                 self.slots[hole] = self.slots[at].take();

@@ -1,11 +1,10 @@
-//! What each thread is doing in the driver: the number of the entry point in a word that the service reads, too,
-//! written at every entry and cleared when the call returns. It lies in the usage page of the claim's first GPU
-//! (`gshare_abi::Mark`), for a process without one in memory of its own; a thread keeps the place that it was given
-//! at its first call and leaves it to others when it ends. Thread-local words say which place that is, in which hook
-//! the thread is, and with which other threads it shares its counters.
+//! The driver call of each thread: the number of the entry point, in a word that the service also reads, written at
+//! every entry and cleared at the return. It lies in the usage page of the claim's first GPU (`gshare_abi::Mark`), for
+//! a process without a GPU in memory of its own. A thread keeps the place of its first call until it ends. Thread-local
+//! words hold the place, the present hook, and the stripe of counters.
 //!
-//! The words are found through a TLS descriptor: it costs two instructions where the loader has static
-//! room for it and, unlike the fixed form, never makes loading the library fail where it has none.
+//! The words are found through a TLS descriptor: it costs two instructions if the loader has static room for it and,
+//! unlike the fixed form, never makes loading the library fail if there is none.
 
 use std::sync::{
     Mutex, OnceLock, PoisonError,
@@ -14,15 +13,15 @@ use std::sync::{
 
 use gshare_abi::{MARKS, Mark, STRIPES};
 
-/// Where the words lie from every thread's pointer, where that is the same for all threads; 0 as long as nobody has
-/// looked, and where it differs.
+/// Offset of the words from every thread's pointer, if it is the same for all threads; 0 before the first look, and if
+/// it differs.
 #[cfg(target_arch = "x86_64")]
 pub(crate) static WORDS: AtomicIsize = AtomicIsize::new(0);
 
-/// Looks whether the loader has put the words where they are the same way from every thread's pointer. Its descriptor
-/// then holds that distance, and its function gives it back; else the function finds each thread's block, and what the
-/// descriptor holds is an address that it needs for that. In a program (the tests) the linker has put the distance
-/// itself in the place of the descriptor's address.
+/// Looks whether the loader has put the words at the same offset from every thread's pointer. Then the descriptor holds
+/// that offset, and its function returns it; otherwise the function finds each thread's block, and the descriptor holds
+/// an address for it. In a program (the tests) the linker has put the offset itself in place of the descriptor's
+/// address.
 #[cfg(target_arch = "x86_64")]
 fn find_words() {
     let (given, descriptor): (isize, *const [isize; 2]);
@@ -43,7 +42,7 @@ fn find_words() {
     }
 }
 
-/// The calling thread's words: the hook it is in, counted from 1; its number; its place, see [`PLACES`].
+/// The calling thread's words: its hook, counted from 1; its number; its place, see [`PLACES`].
 #[cfg(target_arch = "x86_64")]
 #[inline]
 fn word() -> *mut u32 {
@@ -88,35 +87,35 @@ std::arch::global_asm!(
     ".popsection",
 );
 
-/// Bytes of a place.
+/// Size of a place in bytes.
 const PLACE: u32 = size_of::<Mark>() as u32;
 
-/// The marks of a process that has no page.
+/// Marks of a process without a page.
 static OWN: [Mark; MARKS] = [const { Mark::new() }; MARKS];
 
-/// One place before the first: a thread's third word is what has to be added, in bytes, to come to its own; it is 0
-/// before it has one.
+/// One place before the first: a thread's third word is the offset in bytes to its own place; it is 0 before the thread
+/// has one.
 pub(crate) static PLACES: AtomicPtr<Mark> = AtomicPtr::new(before(&OWN));
 
 const fn before(marks: &[Mark; MARKS]) -> *mut Mark {
     marks.as_ptr().cast_mut().wrapping_sub(1)
 }
 
-/// Which places threads have, and the process that this is about: a forked child has other threads.
+/// Occupied places, and the process they belong to: a forked child has other threads.
 static TAKEN: Mutex<(u32, u128)> = Mutex::new((0, 0));
-/// The last place is for all threads that come when the others are taken: their marks say little.
+/// The last place is for all threads beyond the others: their marks tell little.
 const CROWD: u32 = MARKS as u32 - 1;
 static CROWDED: AtomicBool = AtomicBool::new(false);
-/// To be called when a thread comes that has no place of its own.
+/// Called when a thread comes that gets no place of its own.
 static WHEN_CROWDED: OnceLock<fn()> = OnceLock::new();
 
-/// From now on the marks are in these places.
+/// Moves the marks to these places.
 pub(crate) fn put_in(marks: &'static [Mark; MARKS], when_crowded: fn()) {
     PLACES.store(before(marks), Ordering::Release);
     WHEN_CROWDED.get_or_init(|| when_crowded);
 }
 
-/// Gives the place back when its thread ends.
+/// Frees the place when its thread ends.
 struct Ends(u32);
 
 impl Drop for Ends {
@@ -133,7 +132,7 @@ impl Drop for Ends {
     }
 }
 
-/// Gives the calling thread a place; its third word.
+/// Gives the calling thread a place; returns its third word.
 #[cold]
 fn take_place() -> u32 {
     thread_local!(static ENDS: std::cell::RefCell<Option<Ends>> = const { std::cell::RefCell::new(None) });
@@ -142,7 +141,7 @@ fn take_place() -> u32 {
     let own = std::process::id();
     let mut taken = TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
     if taken.0 != own {
-        // Threads of the process that this one was forked from are not here.
+        // Threads of the parent process are not here.
         *taken = (own, 0);
     }
     let free = (0..CROWD).find(|place| taken.1 >> place & 1 == 0);
@@ -154,13 +153,12 @@ fn take_place() -> u32 {
         }
     } else {
         taken.1 |= 1 << place;
-        // A thread that is ending cannot give it back any more: it stays taken.
+        // A thread that is ending cannot register: its place stays taken.
         let _ = ENDS.try_with(|ends| ends.borrow_mut().replace(Ends(place)));
     }
     (place + 1) * PLACE
 }
 
-/// The calling thread's place.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 fn place(words: *mut u32) -> &'static AtomicU32 {
@@ -176,11 +174,11 @@ fn place(words: *mut u32) -> &'static AtomicU32 {
     unsafe { &(*before.wrapping_byte_add(offset as usize)).entry }
 }
 
-/// Bits of a thread's first word: its function's default stream is that of the thread; it copies bytes.
+/// Bits of a thread's first word: its function uses the thread's default stream; it copies bytes.
 const PER_THREAD: u32 = 1 << 31;
 const COPIES: u32 = 1 << 30;
 
-/// What the name of a function says about it.
+/// The kind of a function, derived from its name.
 pub(crate) const fn kind(name: &str) -> u32 {
     let name = name.as_bytes();
     let mut kind = 0;
@@ -199,7 +197,7 @@ pub(crate) fn own_place() -> &'static AtomicU32 {
     place(word())
 }
 
-/// Marks the calling thread as inside a hook while it lives.
+/// Marks the calling thread as inside a hook during its lifetime.
 pub(crate) struct Inside {
     #[cfg(target_arch = "x86_64")]
     words: *mut u32,
@@ -217,7 +215,8 @@ impl Inside {
             // SAFETY: the thread's own word.
             unsafe { words.write_volatile((entry + 1) | kind) };
             place.store(entry + 1, Ordering::Relaxed);
-            // The service orders this store before what follows, see `gshare_abi::barrier`; the compiler must not.
+            // The service orders this store before later ones, see `gshare_abi::barrier`; the compiler must not reorder
+            // it.
             std::sync::atomic::compiler_fence(Ordering::SeqCst);
             Self { words, place }
         }
@@ -228,7 +227,7 @@ impl Inside {
         }
     }
 
-    /// Takes the mark away; what [`Inside::step_in`] is to put back.
+    /// Clears the mark; returns the value that [`Inside::step_in`] restores.
     pub(crate) fn step_out(&self) -> u32 {
         #[cfg(target_arch = "x86_64")]
         return self.place.swap(0, Ordering::SeqCst);
@@ -250,33 +249,32 @@ impl Drop for Inside {
     fn drop(&mut self) {
         // SAFETY: the thread's own word; the guard does not leave the thread.
         unsafe { self.words.write_volatile(0) };
-        // What the call did comes before it.
+        // Orders the call's effects before it.
         self.place.store(0, Ordering::Release);
     }
 }
 
-/// Numbers that are given again when their thread has ended, by bits: 1 to 64.
+/// Numbers that are reused after their thread's end, as bits: 1 to 64.
 static NUMBERS: AtomicU64 = AtomicU64::new(0);
-/// Threads that came when those were taken; their numbers are not given again.
+/// Threads beyond these; their numbers are not reused.
 static LATER: AtomicU32 = AtomicU32::new(0);
 
-/// Gives the number back when its thread ends. A forked child keeps those of threads that it does not have.
+/// Frees the number when its thread ends. A forked child keeps the numbers of threads that it does not have.
 struct Numbered(u32);
 
 impl Drop for Numbered {
     fn drop(&mut self) {
         set_number(0);
-        // What the thread has counted comes before whatever the next one counts in its place.
+        // Orders the thread's counts before those of the next owner of its place.
         NUMBERS.fetch_and(!(1 << (self.0 - 1)), Ordering::Release);
     }
 }
 
-/// Gives the calling thread a number.
 #[cold]
 fn next_thread() -> u32 {
     thread_local!(static ENDS: std::cell::RefCell<Option<Numbered>> = const { std::cell::RefCell::new(None) });
     let take = |taken: u64| (taken != u64::MAX).then(|| taken | (taken + 1));
-    // A thread that is ending cannot give one back any more.
+    // A thread that is ending cannot free a number any more.
     let given = ENDS.try_with(|ends| {
         let taken = NUMBERS.fetch_update(Ordering::Acquire, Ordering::Relaxed, take);
         let number = taken.ok()?.trailing_ones() + 1;
@@ -291,15 +289,14 @@ fn next_thread() -> u32 {
     number
 }
 
-/// Threads that have a stripe to themselves; the later ones share out the rest.
+/// Threads with a stripe of their own; later ones share the rest.
 const OWNERS: usize = STRIPES / 2;
 
-/// A thread, by its number among those that count something now; the first is 1.
+/// A thread, by its number among the threads that count now; the first is 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Thread(u32);
 
 impl Thread {
-    /// The calling thread.
     #[inline]
     pub(crate) fn current() -> Self {
         Self(thread())
@@ -316,7 +313,7 @@ impl Thread {
         (1..=OWNERS).contains(&self.number())
     }
 
-    /// Which of the process's stripes it counts in.
+    /// Its stripe among the process's stripes.
     #[inline]
     pub(crate) fn stripe(self) -> usize {
         if self.has_own_stripe() {
@@ -327,14 +324,14 @@ impl Thread {
     }
 }
 
-/// The hook that the calling thread is in, by its place in the table.
+/// The calling thread's hook, by its place in the table.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn entry() -> Option<u32> {
     // SAFETY: the thread's own word.
     unsafe { word().read_volatile() & !(PER_THREAD | COPIES) }.checked_sub(1)
 }
 
-/// Whether the calling thread is inside a function of this kind; `None` where that is not known.
+/// Whether the calling thread is inside a function of this kind; `None` if unknown.
 #[cfg(target_arch = "x86_64")]
 fn is_of(kind: u32) -> Option<bool> {
     // SAFETY: the thread's own word.
@@ -342,7 +339,7 @@ fn is_of(kind: u32) -> Option<bool> {
     (word != 0).then_some(word & kind != 0)
 }
 
-/// The hook that the calling thread is in, by its place in the table.
+/// The calling thread's hook, by its place in the table.
 #[cfg(not(target_arch = "x86_64"))]
 pub(crate) fn entry() -> Option<u32> {
     None
@@ -353,12 +350,12 @@ fn is_of(_kind: u32) -> Option<bool> {
     None
 }
 
-/// Whether the default stream of the function that the calling thread is inside is that of the thread.
+/// Whether the calling thread's function uses the thread's default stream.
 pub(crate) fn is_per_thread() -> Option<bool> {
     is_of(PER_THREAD)
 }
 
-/// Whether that function copies bytes, rather than fill memory.
+/// Whether that function copies bytes rather than filling memory.
 pub(crate) fn is_copy() -> bool {
     is_of(COPIES) == Some(true)
 }
@@ -496,7 +493,7 @@ mod tests {
         assert_eq!(elsewhere.ok(), Some((0, 0)), "each thread has its own");
         drop(inside);
         assert_eq!((read(), own_place().load(Ordering::Relaxed)), (0, 0));
-        // There is no driver behind a library that was never staged.
+        // A library that was never staged has no driver behind it.
         let at = passed::NAMES
             .iter()
             .position(|name| *name == "cuCtxGetFlags");
@@ -511,7 +508,7 @@ mod tests {
             0,
             "the call cleared its place on return"
         );
-        // Places are given back, and threads that come too late share one.
+        // Places are reused, and excess threads share one.
         for _ in 0..3 * MARKS {
             let used = std::thread::spawn(|| drop(Inside::new(1, 0))).join();
             assert!(used.is_ok());

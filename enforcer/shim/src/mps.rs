@@ -1,5 +1,5 @@
-//! Clients of MPS: their part of the SMs and of the memory is in the environment before the driver looks there, and
-//! what they really got is read back.
+//! MPS clients: their part of the SMs and of the memory is put into the environment before the driver reads it, and the
+//! actual values are read back.
 
 use std::sync::atomic::Ordering;
 
@@ -11,8 +11,8 @@ const PINNED: &str = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT";
 const MULTIPROCESSOR_COUNT: i32 = 16;
 const MPS_ENABLED: i32 = 133;
 
-/// Puts the claim's present part of the SMs and of the memory in the place of those that the launcher left in the
-/// environment: a program that was started by an older one of the claim has that one's.
+/// Replaces the launcher's values with the claim's present part of the SMs and of the memory: a program started by an
+/// older program of the claim inherits that one's values.
 pub(crate) fn before_init(joined: &Joined) {
     let limits = || joined.seats.iter().map(|(_, seat)| &seat.limits);
     let least = |words: &mut dyn Iterator<Item = u32>| words.filter(|n| *n > 0).min();
@@ -26,7 +26,7 @@ pub(crate) fn before_init(joined: &Joined) {
     }
 }
 
-/// Notes for the service how many SMs the driver shows, where this process is a client.
+/// Notes for the service how many SMs the driver shows, if this process is an MPS client.
 pub(crate) fn after_init(process: &Process) {
     let Some(ask) = driver::helpers().device_attribute else {
         return;

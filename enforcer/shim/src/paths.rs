@@ -1,4 +1,4 @@
-//! What staging writes into the finished file: two paths, and how strict it is to be.
+//! The values that staging writes into the finished file: two paths, and the mode.
 
 /// Room behind each mark in bytes.
 const ROOM: usize = 256;
@@ -29,7 +29,7 @@ static MODE: Place<19> = Place {
 
 impl<const MARK: usize> Place<MARK> {
     fn read(&'static self) -> &'static str {
-        // The compiler must not conclude from the initial value that the text is empty.
+        // Otherwise the compiler may conclude from the initial value that the text is empty.
         let place = std::hint::black_box(self);
         // SAFETY: the reference is valid for the whole structure.
         let text = unsafe { std::ptr::read_volatile(&raw const place.text) };
@@ -38,18 +38,18 @@ impl<const MARK: usize> Place<MARK> {
     }
 }
 
-/// Absolute path of the driver's own libcuda; empty when the file was not staged.
+/// Absolute path of the driver's own libcuda; empty if the file was not staged.
 pub(crate) fn real() -> &'static str {
     REAL.read()
 }
 
-/// Path of the service's socket; empty when the file was not staged.
+/// Path of the service's socket; empty if the file was not staged.
 pub(crate) fn socket() -> &'static str {
     SOCKET.read()
 }
 
-/// Whether a process that cannot register is refused the driver: the library was put before it by a
-/// launcher that lets in nobody but members.
+/// Whether a process that cannot register is refused the driver: a launcher that admits only members put the library
+/// before it.
 pub(crate) fn strict() -> bool {
     MODE.read() == "strict"
 }

@@ -1,6 +1,5 @@
-//! Stream-ordered memory: what counts is what a pool holds of the device, not what the program holds
-//! of the pool. The pool's own figure is asked for after every growth and whenever it may have given
-//! something back.
+//! Stream-ordered memory: the charge is the memory that a pool holds of the device, not the program's allocations from
+//! the pool. The driver is asked for it after every growth and whenever the pool may have released some.
 
 use crate::{
     cuda::{Handle, POOL_RESERVED_NOW, SUCCESS},
@@ -12,18 +11,18 @@ use crate::{
 pub(crate) struct Pool {
     pub(crate) id: u64,
     pub(crate) handle: Handle,
-    /// `None`: host memory, or a GPU that the claim does not have.
+    /// `None`: host memory, or a GPU outside the claim.
     pub(crate) gpu: Option<usize>,
-    /// Bytes charged for what the pool holds of the device.
+    /// Bytes charged for the pool's device memory.
     pub(crate) charged: u64,
     /// Bytes charged for growth that the driver has not decided yet.
     pub(crate) pending: u64,
-    /// Bytes that the program holds of the pool, rounded as the driver does.
+    /// Bytes that the program has allocated from the pool, rounded as in the driver.
     pub(crate) used: u64,
     pub(crate) live: u64,
-    /// Bytes by which the pool was seen to grow for a request of less; 0 if it never was.
+    /// Bytes by which the pool grew for a smaller request; 0 if it never did.
     pub(crate) step: u64,
-    /// Steps with every change, so that an old figure is not taken for a new one.
+    /// Changes with every change of the figures, to detect outdated ones.
     pub(crate) changes: u64,
     /// The program is destroying it; the driver may still refuse.
     pub(crate) ending: bool,
@@ -41,7 +40,7 @@ impl Pool {
 #[derive(Debug, Default)]
 pub(crate) struct Pools {
     pub(crate) pools: Vec<Pool>,
-    /// What the driver is being asked about now.
+    /// Handles that the driver is being asked about now.
     pub(crate) asked: Vec<Handle>,
     next: u64,
 }
@@ -77,24 +76,23 @@ impl Pools {
     }
 }
 
-/// What became of a wish for memory of a pool.
+/// Result of a request for memory of a pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Asked {
     /// Not the claim's to charge.
     Free,
-    /// The claim does not hold the GPU.
+    /// The claim does not have the GPU.
     NotGranted,
-    /// It is charged.
     Charged,
 }
 
-/// Charged for an allocation that the driver has not made yet; filled and read in place.
+/// A charge for an allocation that the driver has not made yet; filled and read in place.
 #[derive(Debug, Default)]
 pub(crate) struct PoolTicket {
     pub(crate) pool: u64,
     pub(crate) handle: Handle,
     pub(crate) gpu: usize,
-    /// For what the pool has to grow.
+    /// The reserved growth of the pool.
     pub(crate) growth: Reservation,
 }
 
@@ -108,7 +106,7 @@ pub(crate) fn units(bytes: u64) -> u64 {
         .unwrap_or(u64::MAX)
 }
 
-/// Bytes that a pool holds of its device, as the driver says.
+/// Bytes that a pool holds of its device, according to the driver.
 pub(crate) fn reserved_now(handle: Handle) -> Option<u64> {
     let mut bytes: u64 = 0;
     // SAFETY: this attribute is a 64-bit number, and `bytes` is valid for it.

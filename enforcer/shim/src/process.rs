@@ -1,4 +1,4 @@
-//! The process as a member: what it holds on each of its claim's GPUs.
+//! The process as a member: its charges on each of its claim's GPUs.
 
 mod graphs;
 mod pools;
@@ -37,23 +37,22 @@ pub(crate) fn current() -> Option<&'static Process> {
     unsafe { process.cast::<Process>().as_ref() }
 }
 
-/// Runs the proxy's own part of a hook. `None` when this process is no member, or when the part
-/// panicked: either way the program's call goes on as if the proxy were not there.
+/// Runs the proxy's own part of a hook. `None` if this process is not a member, or if the part panicked: either way the
+/// program's call goes on as if the proxy were not there.
 pub(crate) fn with<R>(part: impl FnOnce(&'static Process) -> R) -> Option<R> {
     let process = current()?;
     catch_unwind(AssertUnwindSafe(|| part(process))).ok()
 }
 
-/// A member of a claim.
 #[derive(Debug)]
 pub(crate) struct Process {
     pub(crate) claim: u64,
     pub(crate) name: String,
     pub(crate) gpus: Vec<Gpu>,
-    /// The claim's GPU behind each device number.
+    /// The claim's GPU of each device number.
     by_device: Vec<Option<usize>>,
-    /// The devices that the program sees, in the driver's order: where nothing else is visible a device's place is its
-    /// number, which programs take one for the other.
+    /// The devices that the program sees, in the driver's order. If all other devices are hidden, a device's place is
+    /// its number: programs confuse the two.
     pub(crate) view: Vec<Device>,
     pub(crate) contexts: Contexts,
     live: LiveMap,
@@ -67,7 +66,7 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// The member that the service's answer makes of this process. The driver has been initialised.
+    /// The member for the service's answer. The driver has been initialised.
     pub(crate) fn new(joined: Joined) -> Self {
         let uuids: Vec<GpuUuid> = joined.seats.iter().map(|(uuid, _)| *uuid).collect();
         let by_device = devices(&uuids);
@@ -96,19 +95,19 @@ impl Process {
         }
     }
 
-    /// Whether a device number is that of a GPU which the claim does not have. A number that is no
-    /// device's is not: that one is the driver's to judge.
+    /// Whether a device number belongs to a GPU outside the claim. False for an invalid number, which is left to the
+    /// driver.
     pub(crate) fn is_foreign(&self, device: Device) -> bool {
         usize::try_from(device).is_ok_and(|device| self.by_device.get(device) == Some(&None))
     }
 
-    /// The claim's GPU behind a device number.
+    /// The claim's GPU of a device number.
     pub(crate) fn gpu_of_device(&self, device: Device) -> Option<usize> {
         let device = usize::try_from(device).ok()?;
         self.by_device.get(device).copied().flatten()
     }
 
-    /// The device number of one of the claim's GPUs, where this process sees it.
+    /// The device number of one of the claim's GPUs, if this process sees it.
     pub(crate) fn device_of_gpu(&self, gpu: usize) -> Option<Device> {
         let device = self
             .by_device
@@ -117,7 +116,7 @@ impl Process {
         Device::try_from(device).ok()
     }
 
-    /// The claim's GPUs with the device numbers that they have here.
+    /// The claim's GPUs with their device numbers here.
     pub(crate) fn devices(&self) -> impl Iterator<Item = (Device, usize)> + '_ {
         let numbered = (0..).zip(&self.by_device);
         numbered.filter_map(|(device, gpu)| gpu.map(|gpu| (device, gpu)))
@@ -145,18 +144,17 @@ impl Process {
         self.gpu_of_device(device).map(|gpu| (gpu, context))
     }
 
-    /// Remembers an allocation.
     pub(crate) fn remember(&self, pointer: u64, live: &Live) {
         self.live.insert(pointer, live);
     }
 
-    /// Takes an allocation out before the driver frees it, because its address may be handed out
-    /// again the moment the driver has it back. `false`: it is not known.
+    /// Removes an allocation before the driver frees it, because its address may be reused as soon as the driver has it
+    /// back. `false`: unknown.
     pub(crate) fn take(&self, pointer: u64, live: &mut Live) -> bool {
         self.live.remove(pointer, live)
     }
 
-    /// Gives back what a freed allocation was charged.
+    /// Takes back the charge of a freed allocation.
     pub(crate) fn settle(&self, pointer: u64, live: &Live) {
         match live.family {
             Family::Plain(charge) => {
@@ -168,7 +166,7 @@ impl Process {
         }
     }
 
-    /// A context is gone, and with it its overhead and what was allocated in it.
+    /// A context is gone, with its overhead and its allocations.
     pub(crate) fn drop_context(&self, context: Handle) {
         let Some((gpu, overhead)) = self.contexts.remove(context) else {
             return;
@@ -186,7 +184,7 @@ impl Process {
         self.refresh_graph_memory(gpu);
     }
 
-    /// Notes a refusal, tells the person at most once a second, and gives the code for the program.
+    /// Notes a refusal, tells the user at most once a second, and returns the code for the program.
     pub(crate) fn refuse(&self, index: usize, refusal: Refusal, bytes: u64) -> CuResult {
         let Some(gpu) = self.gpus.get(index) else {
             return OUT_OF_MEMORY;
@@ -217,8 +215,7 @@ impl Process {
         OUT_OF_MEMORY
     }
 
-    /// What a GPU of the claim has in all, as the driver says; `None` where this process does not see
-    /// it.
+    /// Total memory of a GPU of the claim according to the driver; `None` if this process does not see the GPU.
     fn total_bytes(&self, gpu: usize) -> Option<u64> {
         let mut bytes: usize = 0;
         let device = self.device_of_gpu(gpu)?;
@@ -227,15 +224,15 @@ impl Process {
         (result == SUCCESS).then_some(bytes as u64)
     }
 
-    /// Notes what the program has used, by the bits of the slot's flags.
+    /// Notes driver features that the program has used, as bits of the slot's flags.
     pub(crate) fn note(&self, flags: u64) {
         if let Some(gpu) = self.gpus.first() {
             gpu.note(flags);
         }
     }
 
-    /// Notes what a kernel that was not met before can do; gives the bytes of local memory that each of its threads
-    /// needs, `None` where the driver does not say.
+    /// Notes the abilities of a new kernel; returns the bytes of local memory that each of its threads needs, `None` if
+    /// the driver does not tell.
     pub(crate) fn meet_kernel(&self, function: Handle) -> Option<u64> {
         if grid::starts_kernels(function) == Some(true) {
             self.note(STARTS_KERNELS);
@@ -243,7 +240,7 @@ impl Process {
         grid::local_bytes(function)
     }
 
-    /// Tells the person that the claim does not hold the GPU; gives the code for the program.
+    /// Tells the user that the claim does not have the GPU; returns the code for the program.
     pub(crate) fn not_granted(&self) -> CuResult {
         if self.ended.due() {
             say::line(&format!(
@@ -254,8 +251,8 @@ impl Process {
         NOT_PERMITTED
     }
 
-    /// Looks whether the service has started anew, and if so takes the seats that it gives now. At
-    /// most one try a second; until one succeeds the process goes on under the caps it has.
+    /// Looks whether the service has restarted, and if so takes new seats from it. At most one attempt a second; until
+    /// one succeeds the present caps apply.
     pub(crate) fn keep_up(&self) {
         let changed = self.gpus.iter().any(|gpu| {
             gpu.limits().epoch.load(Ordering::Relaxed) != gpu.epoch.load(Ordering::Relaxed)
@@ -286,7 +283,7 @@ impl Process {
         self.watch();
     }
 
-    /// From now on calls look at the page of the first GPU, and mark threads there.
+    /// Makes calls check the page of the first GPU, and mark threads there.
     pub(crate) fn watch(&self) {
         let Some(gpu) = self.gpus.first() else { return };
         if let Some(marks) = gpu.marks() {
@@ -298,8 +295,7 @@ impl Process {
     }
 }
 
-/// Which of the claim's GPUs each device number means, by UUID: the numbers depend on the
-/// environment of the process.
+/// The claim's GPU of each device number, by UUID: the numbers depend on the environment of the process.
 fn devices(uuids: &[GpuUuid]) -> Vec<Option<usize>> {
     let mut by_device = Vec::new();
     let helpers = driver::helpers();

@@ -1,4 +1,4 @@
-//! Memory that is charged before the driver is asked for it: kept once the driver has given it, else given back.
+//! Memory that is charged before the driver is asked for it: kept if the driver allocates it, else given back.
 
 use crate::{
     blocks::shares,
@@ -6,20 +6,20 @@ use crate::{
     ledger::{Charge, Ledger, Refusal},
 };
 
-/// Bytes charged on a GPU for what the driver has not made yet. Whatever is not kept goes back when it is dropped. It is
-/// filled and read in place: copies of what was just written word by word make the processor wait.
+/// Bytes charged on a GPU for memory that the driver has not allocated yet. The rest that is not kept is given back on
+/// drop. It is filled and read in place: copying words just written stalls the processor.
 #[derive(Debug, Default)]
 pub(crate) struct Reservation {
-    /// `None`: nothing is to be given back.
+    /// `None`: there is nothing to give back.
     gpu: Option<&'static Gpu>,
     charged: u64,
-    /// It counts as an allocation of so many bytes, as the program asked for them.
+    /// Counts as an allocation of this many bytes, as requested by the program.
     asked: Option<u64>,
     counts_on_room: bool,
 }
 
 impl Reservation {
-    /// Charges bytes that are no allocation of the program's.
+    /// Charges bytes that are not an allocation of the program.
     pub(crate) fn charge(gpu: &'static Gpu, bytes: u64) -> Result<Self, Refusal> {
         gpu.ledger().grow(bytes)?;
         Ok(Self {
@@ -29,8 +29,8 @@ impl Reservation {
         })
     }
 
-    /// Charges an allocation and counts it. A small one for which there is no room below the cap may still go into a
-    /// block of the same heap that is charged already.
+    /// Charges and counts an allocation. A small one that does not fit below the cap may still go into a charged block
+    /// of the same heap.
     pub(crate) fn allocation(
         &mut self,
         gpu: &'static Gpu,
@@ -58,13 +58,12 @@ impl Reservation {
         Ok(())
     }
 
-    /// Bytes that are charged.
     pub(crate) fn charged(&self) -> u64 {
         self.charged
     }
 
-    /// The driver gave memory at `pointer`: charges what it really takes. An error means that it
-    /// takes more than the cap allows; then nothing is charged and the memory has to go back.
+    /// The driver allocated memory at `pointer`: charges its actual size. An error means that the size exceeds the cap;
+    /// then nothing is charged and the memory must be freed.
     #[inline]
     pub(crate) fn commit(
         &mut self,
@@ -77,7 +76,7 @@ impl Reservation {
         };
         let whole = gpu.rounded(bytes);
         let shared = shares(gpu.block_bytes, pointer, bytes);
-        // Nearly all large allocations: the reservation stands as it is.
+        // Nearly all large allocations: the reservation is exact.
         if !shared && self.charged == whole && self.asked == Some(bytes) {
             return Ok(Charge::Own(whole));
         }
@@ -99,7 +98,7 @@ impl Reservation {
         Ok(charge)
     }
 
-    /// The driver gave memory that has no address of its own: charges what it takes, whatever the cap.
+    /// The driver allocated memory without an address of its own: charges it whatever the cap.
     pub(crate) fn commit_unaddressed(&mut self, bytes: u64) {
         if let Some(gpu) = self.gpu.take() {
             let whole = gpu.rounded(bytes);
@@ -109,14 +108,13 @@ impl Reservation {
         }
     }
 
-    /// The charge stays as it is.
     pub(crate) fn keep(&mut self) -> u64 {
         self.gpu = None;
         self.charged
     }
 
-    /// What a pool has grown by is charged in its place. An error means that it is more than the cap allows; then nothing
-    /// is.
+    /// Replaces the charge by the growth of a pool. An error means that the growth exceeds the cap; then nothing is
+    /// charged.
     pub(crate) fn commit_growth(&mut self, gpu: &Gpu, bytes: u64) -> Result<(), Refusal> {
         let charged = std::mem::take(&mut self.charged);
         self.gpu = None;
@@ -127,7 +125,7 @@ impl Reservation {
         more
     }
 
-    /// It has so many bytes in fact, for which `cost` is charged at least.
+    /// It has this many bytes, charged with at least `cost`.
     fn made(&self, ledger: &mut Ledger, cost: u64, bytes: u64) {
         ledger.shrink(self.charged.saturating_sub(cost));
         ledger.room_spoken_for &= !self.counts_on_room;

@@ -1,4 +1,4 @@
-//! Lines for the person at the terminal: few, whole, and never more than one a second of a kind.
+//! Lines for the user at the terminal: few, complete, and at most one a second of each kind.
 
 use std::{
     fmt::Write,
@@ -10,7 +10,7 @@ use gshare_abi::{GpuUuid, enough, monotonic_ns, size_between};
 
 const PAUSE_NS: u64 = 1_000_000_000;
 
-/// Lets one caller per second through.
+/// Admits one call per second.
 #[derive(Debug, Default)]
 pub(crate) struct Pace(AtomicU64);
 
@@ -26,12 +26,12 @@ impl Pace {
     }
 }
 
-/// Writes one line to stderr in one piece, past whatever buffer the program has.
+/// Writes one line to stderr in one piece, bypassing the program's buffers.
 pub(crate) fn line(text: &str) {
     put(libc::STDERR_FILENO, &format!("gshare: {text}\n"));
 }
 
-/// Writes where somebody reads: the program neither waits for one who does not, nor ends by the signal that nobody does.
+/// Writes without blocking on a reader that does not read, and without SIGPIPE ending the program.
 fn put(to: libc::c_int, line: &str) {
     let mut room = libc::pollfd {
         fd: to,
@@ -44,8 +44,8 @@ fn put(to: libc::c_int, line: &str) {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // SAFETY: one valid entry; the sets are filled before they are read, and only the calling thread's mask is touched; the
-    // buffer is alive for its whole length.
+    // SAFETY: one valid entry; the sets are filled before they are read, and only the calling thread's mask is touched;
+    // the buffer is alive for its whole length.
     unsafe {
         if libc::poll(&raw mut room, 1, 0) != 1 || room.revents != libc::POLLOUT {
             return;
@@ -55,37 +55,36 @@ fn put(to: libc::c_int, line: &str) {
         libc::pthread_sigmask(libc::SIG_BLOCK, pipe.as_ptr(), old.as_mut_ptr());
         let written = libc::write(to, line.as_ptr().cast(), line.len());
         if written < 0 && *libc::__errno_location() == libc::EPIPE {
-            // The reader went a moment ago; what was held back is this thread's own.
+            // The reader went a moment ago; the blocked signal is this thread's own.
             libc::sigtimedwait(pipe.as_ptr(), std::ptr::null_mut(), &raw const none);
         }
         libc::pthread_sigmask(libc::SIG_SETMASK, old.as_ptr(), std::ptr::null_mut());
     }
 }
 
-/// What there is to say about a refusal; figures in bytes.
+/// The facts about a refusal; figures in bytes.
 pub(crate) struct AtCap<'a> {
     pub(crate) claim: &'a str,
-    /// The claim's number, as commands take it.
+    /// The claim's number for commands.
     pub(crate) number: u64,
     pub(crate) gpu: String,
     pub(crate) charged: u64,
     pub(crate) cap: u64,
-    /// The most that the program was ever charged.
+    /// Highest charge of the program.
     pub(crate) peak: u64,
-    /// As the program asked for them.
+    /// Requested by the program.
     pub(crate) asked: u64,
-    /// What the driver would take for them.
+    /// The driver's size for them.
     pub(crate) whole: u64,
-    /// The most that the claim could be guaranteed on each of its GPUs when the service last looked.
+    /// Largest possible guarantee of the claim on each of its GPUs at the service's last update.
     pub(crate) reach: Option<u64>,
-    /// What the GPU has in all.
     pub(crate) total: Option<u64>,
-    /// The least that the driver takes.
+    /// The driver's smallest allocation.
     pub(crate) least: u64,
 }
 
-/// The line about a refusal: a claim that is full is at its cap, one that is not had too much asked
-/// of it. Behind that the way out, where there is one.
+/// The line about a refusal: a claim that is full is at its cap, otherwise the request was too large. A remedy follows
+/// if there is one.
 pub(crate) fn at_cap(what: &AtCap<'_>) -> String {
     let AtCap { claim, gpu, .. } = what;
     let left = what.cap.saturating_sub(what.charged);
@@ -103,7 +102,7 @@ pub(crate) fn at_cap(what: &AtCap<'_>) -> String {
     line
 }
 
-/// What a person can do about a refusal.
+/// The user's remedy for a refusal.
 fn way_out(what: &AtCap<'_>) -> String {
     let needed = what.charged.saturating_add(what.whole);
     let resize = |size: &str| format!("gshare resize c{} --gpu-mem {size}", what.number);
@@ -128,7 +127,7 @@ fn way_out(what: &AtCap<'_>) -> String {
     }
 }
 
-/// As [`amount`], rounded down: what is left must not read as enough when it is not.
+/// As [`amount`], rounded down: the rest must not look sufficient when it is not.
 fn amount_below(bytes: u64) -> String {
     let unit = match bytes {
         ..0x400 => 1,
@@ -156,7 +155,7 @@ pub(crate) fn amount(bytes: u64) -> String {
     text
 }
 
-/// `6.0 of 6.0 GiB`, the unit once where it is the same.
+/// `6.0 of 6.0 GiB`, with the unit once if it is the same.
 pub(crate) fn share(part: u64, whole: u64) -> String {
     let (part, whole) = (amount(part), amount(whole));
     match (part.split_once(' '), whole.split_once(' ')) {
@@ -167,7 +166,7 @@ pub(crate) fn share(part: u64, whole: u64) -> String {
     }
 }
 
-/// The start of a UUID, by which nvidia-smi and CUDA_VISIBLE_DEVICES know a GPU too.
+/// The start of a UUID, which nvidia-smi and CUDA_VISIBLE_DEVICES also accept.
 pub(crate) fn short(uuid: GpuUuid) -> String {
     let mut text = uuid.to_string();
     text.truncate(12);
@@ -313,8 +312,7 @@ mod tests {
     #[test]
     fn a_line_that_nobody_reads_neither_waits_nor_kills() {
         use std::{io::Read, os::fd::AsRawFd};
-        // As in the programs; that of a test is to ignore it.
-        // SAFETY: no handler.
+        // As in real programs; that of a test ignores it. SAFETY: no handler.
         unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
         let (reader, writer) = std::io::pipe().expect("a pipe");
         drop(reader);

@@ -1,7 +1,6 @@
-//! Every name that the proxy defines. The hooks: one row per signature, with all the names (versions,
-//! per-thread twins) that share it. The rest of the driver's names, from `table/entries.tsv`, get a
-//! trampoline each (`passed`). The exported functions, the list of names and the routes of
-//! `cuGetProcAddress` come from these two lists alone.
+//! Every name that the proxy defines. The hooks: one row per signature, with all the names (versions, per-thread twins)
+//! that share it. The rest of the driver's names, from `table/entries.tsv`, each get a trampoline (`passed`). The
+//! exported functions, the list of names and the routes of `cuGetProcAddress` come from these two lists alone.
 
 use std::{
     ffi::{CStr, c_void},
@@ -23,11 +22,10 @@ use crate::{
     mark::{self, Inside},
 };
 
-/// Each hooked name keeps the address of its own original, so that a version or per-thread twin never reaches another
-/// one's.
+/// Each hooked name keeps the address of its own original, so that versions and per-thread twins stay separate.
 static ORIGINALS: [AtomicPtr<c_void>; COUNT] = [const { AtomicPtr::new(ptr::null_mut()) }; COUNT];
 
-/// The driver's own function behind a hooked name, or null where this driver has none.
+/// The driver's own function behind a hooked name, or null if this driver has none.
 #[inline]
 fn original(entry: Entry) -> *mut c_void {
     let known = ORIGINALS[entry as usize].load(Ordering::Relaxed);
@@ -63,7 +61,7 @@ pub(crate) fn find_all() {
 
 macro_rules! export {
     ($name:ident, ($($arg:ident: $kind:ty),*), $hook:path) => {
-        /// Entry of the proxy under the driver's name.
+        /// The proxy's entry under the driver's name.
         ///
         /// # Safety
         /// As the driver's function of this name demands.
@@ -108,12 +106,12 @@ macro_rules! hooks {
             $($($name),+),*
         }
 
-        /// Every name that has a hook.
+        /// All names with a hook.
         pub const NAMES: &[&str] = &[$($(stringify!($name)),+),*];
 
         pub(crate) const COUNT: usize = NAMES.len();
 
-        /// Name of each hook with the number of its arguments.
+        /// Name and number of arguments of each hook.
         pub fn arguments() -> impl Iterator<Item = (&'static str, usize)> {
             [$($((stringify!($name), arguments!($args))),+),*].into_iter()
         }
@@ -144,7 +142,7 @@ pub mod passed {
     include!(concat!(env!("OUT_DIR"), "/passed.rs"));
 }
 
-/// Where there are no trampolines yet these names reach the driver through the dependency on it.
+/// Architectures without trampolines: these names reach the driver through the dependency on it.
 #[cfg(not(target_arch = "x86_64"))]
 pub mod passed {
     use std::{
@@ -152,7 +150,7 @@ pub mod passed {
         sync::atomic::AtomicPtr,
     };
 
-    /// Every name that has a trampoline.
+    /// All names with a trampoline.
     pub const NAMES: &[&str] = &[];
     pub(crate) static ORIGINALS: [AtomicPtr<c_void>; 0] = [];
 

@@ -1,9 +1,9 @@
-//! Memory that the program maps itself: physical memory lives as long as a handle or a mapping
-//! refers to it, and is charged as long.
+//! Memory that the program maps itself: physical memory lives, and is charged, as long as a handle or a mapping refers
+//! to it.
 //!
-//! Imported memory is not charged: whoever exported it is. Which import stands for which export the
-//! driver does not say, so exported memory whose own references are gone stays charged while this
-//! process holds anything imported, which might be just that.
+//! Imported memory is charged to its exporter. The driver does not tell which import belongs to which export, so
+//! exported memory whose own references are gone stays charged while this process holds any import, which might be that
+//! memory.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -15,26 +15,26 @@ struct Physical {
     exported: bool,
     handles: u64,
     mappings: u64,
-    /// References that the driver is about to have back: until it says so, this memory is not gone.
+    /// References that the driver is about to take back: until it confirms, this memory is not gone.
     releasing: u64,
 }
 
-/// The physical memory of this process and what refers to it.
+/// Physical memory of this process and the references to it.
 #[derive(Debug, Default)]
 pub(crate) struct Virtual {
     memory: HashMap<u64, Physical>,
-    /// Physical memory behind each handle; the driver may use a released number again.
+    /// Physical memory behind each handle; the driver may reuse a released handle.
     handles: HashMap<u64, u64>,
-    /// Start of each mapping: its length, and the physical memory behind it.
+    /// Start of each mapping: its length, and its physical memory.
     mappings: BTreeMap<u64, (u64, u64)>,
     next: u64,
-    /// Imported memory that is referred to.
+    /// References to imported memory.
     imports: u64,
     /// Exported memory without references of its own, charged until the last import goes.
     lingering: Vec<Gone>,
 }
 
-/// Bytes on a GPU that nothing refers to any more.
+/// Bytes on a GPU without references.
 pub(crate) type Gone = (usize, u64);
 
 impl Virtual {
@@ -42,7 +42,7 @@ impl Virtual {
         self.add(handle, Some(gpu), bytes);
     }
 
-    /// The driver gave a handle for what somebody exported.
+    /// The driver gave a handle for imported memory.
     pub(crate) fn imported(&mut self, handle: u64) {
         let known = self.handles.get(&handle);
         match known.and_then(|id| self.memory.get_mut(id)) {
@@ -54,7 +54,7 @@ impl Virtual {
         }
     }
 
-    /// The memory behind a handle can be imported from now on.
+    /// The memory behind a handle may be imported elsewhere from now on.
     pub(crate) fn exported(&mut self, handle: u64) {
         let known = self.handles.get(&handle);
         if let Some(physical) = known.and_then(|id| self.memory.get_mut(id)) {
@@ -76,8 +76,8 @@ impl Virtual {
         self.handles.insert(handle, self.next);
     }
 
-    /// The program is about to give one reference of a handle back; the physical memory behind it. Another thread may
-    /// still map it: the number is known until the driver has it.
+    /// The program is about to release a reference of a handle; returns the physical memory behind it. Another thread
+    /// may still map it: the handle is known until the driver has it back.
     pub(crate) fn take(&mut self, handle: u64) -> Option<u64> {
         let id = *self.handles.get(&handle)?;
         let physical = self.memory.get_mut(&id).filter(|p| p.handles > 0)?;
@@ -86,7 +86,7 @@ impl Virtual {
         Some(id)
     }
 
-    /// The driver has the reference back, or did not want it. It may have given the number to other memory since.
+    /// The driver has taken the reference back, or has refused. It may have reused the handle for other memory since.
     pub(crate) fn taken(&mut self, handle: u64, id: u64, back: bool) -> Vec<Gone> {
         if let Some(physical) = self.memory.get_mut(&id) {
             physical.releasing = physical.releasing.saturating_sub(1);
@@ -127,7 +127,7 @@ impl Virtual {
         gone
     }
 
-    /// The driver gave a handle for what is mapped at an address.
+    /// The driver gave a handle for the memory mapped at an address.
     pub(crate) fn retained(&mut self, address: u64, handle: u64) {
         let Some((start, (bytes, id))) = self.mappings.range(..=address).next_back() else {
             return;
@@ -141,7 +141,7 @@ impl Virtual {
         }
     }
 
-    /// What is gone now that a reference of this physical memory is.
+    /// The memory that is gone after a reference to this physical memory has gone.
     pub(crate) fn gone(&mut self, id: u64) -> Vec<Gone> {
         let Some(physical) = self.memory.get(&id) else {
             return Vec::new();
@@ -187,13 +187,13 @@ mod tests {
         let mut memory = Virtual::default();
         memory.created(7, 0, 100);
         let first = memory.take(7).expect("known");
-        // Another thread, while the driver still is in the first one's call.
+        // Another thread, while the driver is still in the first one's call.
         memory.created(7, 1, 200);
         assert_eq!(memory.taken(7, first, true), [(0, 100)]);
-        // What the driver refuses to take back is there as before.
+        // If the driver refuses the release, the memory is there as before.
         let second = memory.take(7).expect("known");
         assert_eq!(memory.taken(7, second, false), []);
-        // Another thread maps it before the driver has it back, and unmaps it: it is charged for as long.
+        // Another thread maps it before the driver has it back, and unmaps it: it stays charged that long.
         let third = memory.take(7).expect("known");
         memory.mapped(0x1000, 200, 7);
         assert_eq!(memory.taken(7, third, true), []);
@@ -240,7 +240,7 @@ mod tests {
         assert_eq!(memory.released(1), [], "the import may be this");
         assert_eq!(memory.released(9), [], "mapped");
         assert_eq!(memory.unmapped(0x1000, 0x1000), [(0, 10)]);
-        // A number that is known already stands for the same memory once more.
+        // A known handle is a further reference to the same memory.
         memory.created(3, 1, 30);
         memory.imported(3);
         assert_eq!(memory.released(3), []);

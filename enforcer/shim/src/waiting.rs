@@ -1,7 +1,7 @@
-//! A process that waits for the GPU of its claim: what its user is told, and how the user ends the wait.
+//! A process that waits for the GPU of its claim: its user's messages, and how the user ends the wait.
 //!
-//! Ctrl-C, or an interrupt of a notebook's cell, must be answered although a thread stands in a
-//! call of the driver. So while one waits the program's own handler of SIGINT is called through one that takes a note.
+//! Ctrl-C, or an interrupt of a notebook's cell, must work although a thread stands in a driver call. So during a wait
+//! a handler of the proxy notes SIGINT and calls the program's own.
 
 use std::{
     ffi::{c_int, c_void},
@@ -17,15 +17,15 @@ use gshare_abi::wire::Waits;
 
 use crate::say;
 
-/// Changes of the reason are told no more often than this.
+/// Minimum time between messages about a changed reason.
 const PAUSE: Duration = Duration::from_secs(2);
 
-/// How many came while somebody waited.
+/// Number of interrupts during waits.
 static INTERRUPTS: AtomicU32 = AtomicU32::new(0);
-/// The program's handler, called by ours; with its flags, of which one says how it is called.
+/// The program's handler, called by ours, and its flags, one of which tells how to call it.
 static HANDLER: AtomicUsize = AtomicUsize::new(libc::SIG_DFL);
 static TAKES_INFO: AtomicBool = AtomicBool::new(false);
-/// Threads that wait, and what stands to be put back behind the last of them.
+/// Waiting threads, and the disposition to restore after the last of them.
 static WAITERS: Mutex<Waiters> = Mutex::new(Waiters {
     count: 0,
     before: None,
@@ -65,9 +65,9 @@ fn disposition() -> Option<libc::sigaction> {
     (done == 0).then_some(now)
 }
 
-/// Hears interrupts while it lives. A program that ignores them, or dies of them, is left as it is.
+/// Listens for interrupts during its lifetime. Programs that ignore them, or end by them, are left as they are.
 pub(crate) struct Ear {
-    /// Interrupts that came before it.
+    /// Number of earlier interrupts.
     before: u32,
 }
 
@@ -76,7 +76,7 @@ impl Ear {
         let mut waiters = WAITERS.lock().unwrap_or_else(PoisonError::into_inner);
         waiters.count += 1;
         let before = INTERRUPTS.load(Ordering::SeqCst);
-        // Also where others wait already: the program may have set another handler since.
+        // Even if others wait already: the program may have set another handler since.
         let now = disposition().filter(|now| {
             let handler = now.sa_sigaction;
             !matches!(handler, libc::SIG_DFL | libc::SIG_IGN) && handler != ours()
@@ -104,7 +104,7 @@ impl Ear {
 }
 
 impl Drop for Ear {
-    /// The last one puts the program's handler back, unless that has installed another one meanwhile.
+    /// The last one restores the program's handler, unless the program has installed another meanwhile.
     fn drop(&mut self) {
         let mut waiters = WAITERS.lock().unwrap_or_else(PoisonError::into_inner);
         waiters.count -= 1;
@@ -125,12 +125,11 @@ fn ours() -> libc::sighandler_t {
     note as *const () as usize
 }
 
-/// One wait.
 pub(crate) struct Waiting {
     begun: Instant,
-    /// The claim, its place and the reason, as told last, and when.
+    /// The claim, its place and the reason of the last message, and its time.
     told: Option<(u64, u32, String, Instant)>,
-    /// Since it was told first.
+    /// Since the first message.
     ear: Option<Ear>,
 }
 
@@ -143,12 +142,11 @@ impl Waiting {
         }
     }
 
-    /// Whether the claim had to wait.
     pub(crate) fn has_waited(&self) -> bool {
         self.told.is_some()
     }
 
-    /// The GPU is there.
+    /// The claim has its GPU.
     pub(crate) fn granted(&self) {
         if let Some((claim, ..)) = &self.told {
             say::line(&format!(
@@ -158,7 +156,7 @@ impl Waiting {
         }
     }
 
-    /// The wait was ended by an interrupt.
+    /// An interrupt ended the wait.
     pub(crate) fn given_up(&self) {
         if let Some((claim, ..)) = &self.told {
             say::line(&format!(
@@ -167,7 +165,7 @@ impl Waiting {
         }
     }
 
-    /// The service has gone while it was waited for.
+    /// The service has gone during the wait.
     pub(crate) fn deserted(&mut self) {
         if let Some((claim, position, ..)) = &self.told
             && *position > 0

@@ -1,10 +1,9 @@
-//! What a launch is, as far as its arguments say: by what it is known again, and how much of the GPU it fills.
+//! A launch as described by its arguments: its key, and the part of the GPU that it fills.
 
 use gshare_gate::Key;
 
 use crate::{cuda::Handle, gpu::Gpu, grid::Grid, process::Process};
 
-/// A launch.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Work {
     pub(crate) key: Key,
@@ -13,7 +12,7 @@ pub(crate) struct Work {
 
 #[derive(Debug, Clone, Copy)]
 enum Kind {
-    /// Blocks of so many threads with so many bytes of dynamic shared memory.
+    /// Blocks of this many threads, with this much dynamic shared memory.
     Grid(Grid),
     /// A graph, by its executable form.
     Graph(Handle),
@@ -58,7 +57,7 @@ impl Work {
         }
     }
 
-    /// Bytes of local memory that each thread of its kernels needs; `None` where nobody says.
+    /// Bytes of local memory that each thread of its kernels needs; `None` if unknown.
     pub(crate) fn local_bytes(&self, process: &Process) -> Option<u64> {
         match self.kind {
             Kind::Grid(grid) => process.meet_kernel(grid.function),
@@ -73,7 +72,7 @@ impl Work {
         !matches!(self.kind, Kind::Move)
     }
 
-    /// Sees to it that the tally knows what such a launch fills: asked once. `false`: nobody can say.
+    /// Makes sure that the tally knows the fill of such a launch: asked once. `false`: unknown.
     #[cold]
     pub(crate) fn meet(&self, process: &Process, gpu: &Gpu) -> bool {
         if let Some((fill, _)) = gpu.tally.known(self.key) {
@@ -84,7 +83,7 @@ impl Work {
             Kind::Graph(exec) => process.graphs().of(exec).and_then(|work| work.fill),
             Kind::Unknown | Kind::Move => None,
         };
-        // Also that nobody can say is kept: the driver is not asked again.
+        // An unknown fill is kept too: the driver is not asked again.
         gpu.tally.know(self.key, fill.unwrap_or_default());
         fill.is_some()
     }

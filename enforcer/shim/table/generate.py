@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Makes the list of the driver's entry points, of which ../build.rs makes the proxy's trampolines.
+"""Writes the list of the driver's entry points, from which ../build.rs makes the proxy's trampolines.
 
     generate.py HEADERS...   reads cuda.h and its companions in each directory (one per CUDA version,
                              oldest first) and writes entries.tsv
-    generate.py              writes entries.tsv anew with the names that it has: after a hook was added to
-                             or taken from ../src/table.rs
+    generate.py              rewrites entries.tsv with its present names, after a hook was added to or
+                             removed from ../src/table.rs
     generate.py --check      changes nothing; fails if entries.tsv would change
     generate.py --missing HEADERS...   names the entry points of newer headers that entries.tsv lacks
 
@@ -23,7 +23,7 @@ ENTRIES = HERE / "entries.tsv"
 TABLE = HERE.parent / "src" / "table.rs"
 
 HEADERS = ["cuda.h", "cudaGL.h", "cudaEGL.h", "cudaVDPAU.h", "cudaProfiler.h"]
-# What the companions need of other projects' headers.
+# Stand-ins for what the companions need from other projects' headers.
 FOREIGN = {
     "GL/gl.h": "typedef unsigned int GLuint; typedef unsigned int GLenum;",
     "EGL/egl.h": "typedef int EGLint; typedef void *EGLSyncKHR;",
@@ -31,16 +31,16 @@ FOREIGN = {
     "vdpau/vdpau.h": "typedef unsigned int VdpDevice; typedef unsigned int VdpVideoSurface;"
     "typedef unsigned int VdpOutputSurface; typedef void VdpGetProcAddress(void);",
 }
-# The wheels have the types of these, not their prototypes.
+# The wheels declare types for these functions, but no prototypes.
 PROFILER = {
     "cuProfilerInitialize": "const char *, const char *, int",
     "cuProfilerStart": "void",
     "cuProfilerStop": "void",
 }
 
-# Families, first match counts. `ask`: reading, setting up the calling thread, taking down; let
-# through always, so that a program whose claim has ended can tidy up and leave. Everything else
-# needs the GPU and is refused once the claim does not hold it.
+# Families; the first match counts. `ask`: calls that read, set up the calling thread or free things. They always pass,
+# so that a program whose claim has ended can clean up and exit. Everything else needs the GPU and is refused once the
+# claim no longer holds it.
 ASK = (
     r"cu\w*?(Get|Query|Destroy|Free|Release|Unload|Unregister|Unmap|Close|Synchronize|Disable"
     r"|Pop|Push|Detach|IsCapturing|EndCapture|Occupancy|Address|Current|Profiler|Logs?|Coredump"
@@ -63,7 +63,7 @@ FAMILIES = [
 ]
 
 
-# Answered without a GPU: pass even while a claim is detached, without a mark.
+# Answered without a GPU: these pass even while a claim is detached, without the in-call mark.
 FREE = r"cuGetError(Name|String)$|cuDriverGetVersion$|cuGetExportTable$|cuCheckpoint"
 # Structures that are passed by value and do not fit into registers.
 LARGE = r"\b(CUipc\w*Handle|CUeglFrame) \w+(,|$)"
@@ -80,7 +80,7 @@ def family(name):
 
 
 def prototypes(directory):
-    """Name -> parameters of every entry point that a directory of headers declares."""
+    """Maps each entry point that a directory of headers declares to its parameters."""
     found = {}
     with tempfile.TemporaryDirectory() as stand_ins:
         for path, text in FOREIGN.items():
@@ -91,8 +91,8 @@ def prototypes(directory):
             path = pathlib.Path(directory) / header
             if not path.exists():
                 continue
-            # The second form has every version and twin under its own name, the first has those
-            # that the second leaves out.
+            # The second run declares every version and per-thread twin under its own name; the first declares what
+            # the second leaves out.
             for extra in ([], ["-D__CUDA_API_VERSION_INTERNAL"], ["-DCUDA_API_PER_THREAD_DEFAULT_STREAM"]):
                 text = subprocess.run(
                     ["cc", "-E", "-P", f"-I{directory}", f"-I{stand_ins}", *extra, path],
@@ -131,13 +131,13 @@ def collect(directories):
 
 
 def hooked():
-    """Names between the braces of the rows of table.rs."""
+    """Names of all hooks in table.rs."""
     body = TABLE.read_text().split("\nhooks! {", 1)[1]
     return set(re.findall(r"\bcu[A-Z]\w*", re.sub(r"//[^\n]*", "", body)))
 
 
 def way(name, kind, parameters):
-    """The trampoline of a name that has no hook."""
+    """The kind of trampoline for a function without a hook."""
     if re.search(r"\b(float|double) \w*(,|$)", parameters):
         return "plain"
     if re.match(FREE, name):
@@ -171,7 +171,7 @@ def main(arguments):
         return 0
     check = arguments == ["--check"]
     fresh = collect(arguments) if arguments and not check else None
-    # Families may have changed even when the headers have not.
+    # Families are computed anew: FAMILIES may have changed although the headers have not.
     rows = fresh or {name: (family(name), *rest) for name, (_, *rest) in read_entries().items()}
     text = entries_text(rows)
     if not check:

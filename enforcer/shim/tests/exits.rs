@@ -1,5 +1,5 @@
-//! Programs that exit with work on the GPU, before a driver that takes itself down meanwhile: it aborts the process
-//! where a thread of the proxy's own is inside it then. `EXITS` says how often each way is tried.
+//! Programs that exit with work on the GPU, on a driver that shuts down meanwhile: it aborts the process if a thread of
+//! the proxy is inside it then. `EXITS` is the number of attempts of each way.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -17,7 +17,7 @@ fn client() {
     support::client::run();
 }
 
-/// Launches, and ends: an interpreter takes its modules apart before it exits.
+/// Launches and ends: an interpreter takes its modules apart before it exits.
 const SCRIPT: &str = r#"
 import ctypes
 cuda = ctypes.CDLL("libcuda.so.1")
@@ -38,7 +38,7 @@ for _ in range(5):
     call("cuLaunchKernel", kernel, 1, 1, 1, 1, 1, 1, 0, stream, None, None)
 "#;
 
-/// Exits in one way, on a GPU that is shared and on one that is not.
+/// Exits in one way, on a shared GPU and on an unshared one.
 fn exits(way: &str, code: Option<i32>, signal: Option<i32>) {
     let many = std::env::var("EXITS").ok().and_then(|n| n.parse().ok());
     let directory = tempfile::tempdir().unwrap();
@@ -85,7 +85,7 @@ fn exits(way: &str, code: Option<i32>, signal: Option<i32>) {
             (code, signal),
             "{way}, run {run}: {said}"
         );
-        // What it was charged stays until the kernel has said that it is dead.
+        // Its charge stays until the kernel has reported its death.
         assert!(desk.charged(0) > 0, "{way}");
         desk.reap(pid);
         assert_eq!(desk.charged(0), 0, "{way}");

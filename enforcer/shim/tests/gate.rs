@@ -1,4 +1,4 @@
-//! The gate before the simulated driver, with the test as the arbiter.
+//! The gate on the simulated driver, with the test as the arbiter.
 
 #![allow(
     clippy::unwrap_used,
@@ -64,7 +64,7 @@ impl Rig {
         held[0].limits.turn_beat(monotonic_ns());
     }
 
-    /// Decides anew; a turn lasts so many milliseconds from now.
+    /// Publishes a new decision; a turn ends this many milliseconds from now.
     fn decide(&self, mode: Mode, ms: u64) {
         self.beat();
         self.word.set(self.word.get().next(mode));
@@ -82,7 +82,7 @@ impl Rig {
             .map_or_else(GateView::default, |(_, _, said)| said)
     }
 
-    /// Beats until what the member says is as wanted, and gives it.
+    /// Beats until the member's figures are as wanted, and returns them.
     fn until(&self, what: &str, wanted: impl Fn(&GateView) -> bool) -> GateView {
         let deadline = Instant::now() + Duration::from_secs(20);
         loop {
@@ -123,12 +123,12 @@ impl Rig {
         (client, kernel, stream)
     }
 
-    /// What the launches have come to.
+    /// The sums over the launches.
     fn work(&self) -> WorkView {
         self.desk.slots(0)[0].work.unwrap_or_default()
     }
 
-    /// Waits until that is as wanted, and gives it.
+    /// Waits until the sums are as wanted, and returns them.
     fn until_work(&self, what: &str, wanted: impl Fn(&WorkView) -> bool) -> WorkView {
         let deadline = Instant::now() + Duration::from_secs(20);
         loop {
@@ -141,7 +141,7 @@ impl Rig {
         }
     }
 
-    /// Beats while the client works on what it was told; gives its answer.
+    /// Beats while the client works on its order; returns its answer.
     fn hear(&self, client: &mut Client) -> (i32, u64) {
         std::thread::scope(|scope| {
             let answer = scope.spawn(|| client.hear());
@@ -181,11 +181,12 @@ fn what_launches_come_to_is_told_also_where_nobody_shares() {
     assert_eq!(work.unmeasured, 0);
     let ms = work.busy_ns / MS;
     assert!((90..=115).contains(&ms), "{work:?}");
-    // One SM all the time, but for what was seen late and can only have been as long as the time that passed.
+    // One SM all the time, apart from the time of launches seen late, which can only have been as long as the time that
+    // passed.
     assert!(work.sm_ns.abs_diff(work.busy_ns) <= MS, "{work:?}");
 }
 
-/// It is not known what a kernel fills: it is taken to fill an SM by each block, and is counted like any other.
+/// If a kernel's fill is unknown, each block counts as one SM, and launches are counted like any other.
 #[test]
 fn launches_are_counted_where_the_driver_cannot_say_what_they_fill() {
     let rig = Rig::new();
@@ -206,7 +207,7 @@ fn a_driver_whose_events_have_no_times_is_noticed() {
         rig.board.set_fault(Fault::NoEventTimes, fault).unwrap();
         let (mut client, kernel, stream) = rig.member();
         let noted = || rig.desk.slots(0)[0].flags & NO_EVENT_TIMES;
-        // Each 2 ms, of which some are measured.
+        // 2 ms each; some of them are measured.
         for _ in 0..200 {
             client.must(&format!("burst {kernel} {stream} 1"));
             client.must(&format!("sync_stream {stream}"));
@@ -219,7 +220,7 @@ fn a_driver_whose_events_have_no_times_is_noticed() {
     assert_eq!((flags(false), flags(true)), (0, NO_EVENT_TIMES));
 }
 
-/// A program that is so far ahead of the GPU that nothing behind its last measured launch is measured.
+/// A program so far ahead of the GPU that nothing behind its last measured launch is measured.
 #[test]
 fn the_rest_of_a_burst_is_counted_while_it_runs() {
     let rig = Rig::new();
@@ -238,13 +239,12 @@ fn the_rest_of_a_burst_is_counted_while_it_runs() {
         rig.until_work("over", over).busy_ns / MS
     };
     assert!(over(90) <= 115, "{:?}", rig.work());
-    // And once, also with what is measured later.
+    // And once, together with later measurements.
     client.must(&format!("burst {kernel} {stream} 10"));
     assert!(over(110) <= 140, "{:?}", rig.work());
 }
 
-/// Nothing of the process had a processor while the GPU worked: that all ends were seen at once says nothing about
-/// when they were.
+/// The process had no processor while the GPU worked: that all ends were seen at once says nothing about their times.
 #[test]
 fn launches_whose_ends_are_seen_late_count_in_full() {
     let rig = Rig::new();
@@ -266,8 +266,8 @@ fn launches_whose_ends_are_seen_late_count_in_full() {
     assert!(work.sm_ns.abs_diff(work.busy_ns) <= MS, "{work:?}");
 }
 
-/// Calls that take longer than what they launch, as where a thread waits for a processor in them: nobody can tell when that
-/// began, and it is not counted as if it took no time.
+/// Calls that take longer than the launched work, as when a thread waits for a processor in them: the beginning is
+/// unknown, and the work must not count as if it took no time.
 #[test]
 fn launches_that_may_have_begun_long_before_their_calls_ended_are_not_counted_as_short() {
     let rig = Rig::new();
@@ -283,7 +283,7 @@ fn launches_that_may_have_begun_long_before_their_calls_ended_are_not_counted_as
     assert!((36..=60).contains(&(work.busy_ns / MS)), "{work:?}");
 }
 
-/// A launch goes to the context of its stream, whatever context the thread has.
+/// A launch goes to the context of its stream, whatever the thread's context.
 #[test]
 fn launches_on_a_stream_of_another_context_are_measured() {
     let rig = Rig::new();
@@ -296,7 +296,7 @@ fn launches_on_a_stream_of_another_context_are_measured() {
         client.must(&format!("launch_on {kernel} {stream}"));
     }
     client.must(&format!("sync_stream {stream}"));
-    // Of 20 ms; what was launched last waits for the next measurement.
+    // Of 20 ms; the last launches wait for the next measurement.
     let work = rig.until_work("counted", |work| {
         work.flight.is_none() && work.busy_ns >= 12 * MS
     });
@@ -325,7 +325,7 @@ fn a_launch_waits_for_its_turn_and_goes_no_further_than_that() {
             !said.busy && rig.launches() > before
         });
         rig.decide(Mode::Closed, 0);
-        // Ten fit; on a busy machine an expectation is none to the millisecond.
+        // Ten fit; on a busy machine no expectation is exact to the millisecond.
         let launched = rig.launches() - before;
         assert!(
             launched <= 20,
@@ -358,7 +358,7 @@ fn a_claim_that_is_alone_for_the_moment_runs_through() {
     assert!((195..600).contains(&used), "{used} ms");
 }
 
-/// What short kernels need is told as it is, also by programs that are always ahead of the GPU and share it.
+/// The need of short kernels is reported correctly, also for programs that are always ahead of the GPU and share it.
 #[test]
 fn short_launches_need_as_much_as_they_take() {
     let rig = Rig::with_kernel("20us");
@@ -380,7 +380,7 @@ fn short_launches_need_as_much_as_they_take() {
         let took: Vec<u64> = members.iter_mut().map(|m| rig.hear(&mut m.0).1).collect();
         std::thread::sleep(Duration::from_millis(20));
         let needs = (demand() - before) / MS;
-        // 384 ms of kernels, and what recording an event adds to each that is measured.
+        // 384 ms of kernels, plus the recording of an event for each measured one.
         assert!(
             (350..=440).contains(&needs),
             "round {round}: {needs} ms in {took:?} us"
@@ -388,17 +388,18 @@ fn short_launches_need_as_much_as_they_take() {
     }
 }
 
-/// What a kernel took beside a neighbour says nothing about when it is over in a turn.
+/// The duration of a kernel beside a neighbour says nothing about its end in a turn.
 #[test]
 fn the_end_of_a_long_kernel_is_seen_soon() {
-    // In one of 20 plays on two cores the slices stay in what was learnt: a fault that is left, not what this is about.
+    // In 1 of 20 runs on two cores the slices distort the learnt durations: a known fault that this test is not about.
     let seen: Vec<Vec<u128>> = (0..3).map(|_| late_ends()).collect();
     println!("seen {seen:?} ms after the end");
     let learns = |late: &Vec<u128>| late.iter().min() < Some(&4);
     assert!(seen.iter().any(learns), "{seen:?} ms after the end");
 }
 
-/// How late the ends of kernels are seen in turns, after the first one ran beside a neighbour's, in milliseconds.
+/// Delay, in milliseconds, with which the ends of kernels are seen in turns, after the first one ran beside a
+/// neighbour's.
 fn late_ends() -> Vec<u128> {
     let rig = Rig::with_kernel("40ms");
     let mut members = [rig.member(), rig.member()];
@@ -475,7 +476,7 @@ fn a_thread_that_waits_handles_signals_and_ends_with_its_process() {
         "the handler ran while it waited or after"
     );
 
-    // Killed while it waits: another process of the claim is not held up by it.
+    // Killed while it waits: another process of the claim is not delayed.
     rig.decide(Mode::Closed, 0);
     client.tell(&format!("burst {kernel} {stream} 3"));
     rig.until("waiting", |said| said.waiting);
@@ -493,7 +494,7 @@ fn a_claim_that_ends_while_a_thread_waits_refuses_it() {
     let rig = Rig::new();
     let (mut client, kernel, stream) = rig.member();
     rig.decide(Mode::Closed, 0);
-    // An arbiter that need not show itself for longer than this test waits.
+    // An arbiter whose heartbeat is valid for longer than this test.
     let much_later = monotonic_ns() + 60_000 * MS;
     rig.desk.held.lock().unwrap()[0]
         .limits
@@ -526,7 +527,7 @@ fn without_the_service_a_claim_keeps_to_its_own_request() {
         let mut held = rig.desk.held.lock().unwrap();
         // Half of each frame.
         held[0].limits.set_frame(0, 10 * MS);
-        // The socket goes with the service.
+        // The socket closes with the service.
         held[0].doorbell = None;
     }
     let begun = Instant::now();
@@ -537,7 +538,8 @@ fn without_the_service_a_claim_keeps_to_its_own_request() {
     assert!((130..2000).contains(&took), "{took} ms");
 }
 
-/// The only claim at work had the GPU to itself when the service died: it has no more than its request until the next one.
+/// The only active claim had the GPU to itself when the service died: it gets no more than its request until the next
+/// service.
 #[test]
 fn a_service_that_is_killed_while_the_gate_is_open_leaves_the_claim_its_request() {
     let rig = Rig::new();
@@ -554,7 +556,7 @@ fn a_service_that_is_killed_while_the_gate_is_open_leaves_the_claim_its_request(
     let (code, _) = client.hear();
     let took = begun.elapsed().as_millis();
     assert_eq!((code, rig.launches()), (0, 110));
-    // 200 ms of kernels in half of the time, after at most five periods in which nobody notices.
+    // 200 ms of kernels in half of the time, after at most five periods without a visible change.
     assert!((300..2000).contains(&took), "{took} ms");
 }
 
@@ -574,7 +576,7 @@ fn a_context_that_ends_takes_its_events_with_it() {
     client.end();
 }
 
-/// A library that gives back what another still has retained ends nothing, and waits for nothing.
+/// Releasing a primary context that another library still retains ends nothing, and waits for nothing.
 #[test]
 fn a_release_that_is_not_the_last_does_not_wait_for_the_gpu() {
     let rig = Rig::new();
@@ -587,7 +589,7 @@ fn a_release_that_is_not_the_last_does_not_wait_for_the_gpu() {
     client.must("release 0");
     let took = begun.elapsed();
     assert!(took < Duration::from_millis(1000), "{took:?}");
-    // The next one is the last, and the context's events end with it.
+    // The next release is the last, and the context's events end with it.
     assert!(rig.desk.charged(0) > 0);
     client.must("release 0");
     assert_eq!(rig.desk.charged(0), 0);
@@ -604,7 +606,7 @@ fn a_capture_is_not_disturbed() {
     let (mut client, kernel, stream) = rig.member();
     let other = client.must("stream");
     rig.decide(Mode::Open, 0);
-    // Strict capture: no thread may make calls that could disturb it.
+    // Strict capture: no thread may make calls that could invalidate it.
     client.must(&format!("capture {stream}"));
     client.must(&format!("launch_on {kernel} {stream}"));
     client.tell(&format!("launch_on {kernel} {other}"));
@@ -623,7 +625,7 @@ fn a_capture_is_not_disturbed() {
     client.must(&format!("exec_destroy {exec}"));
 }
 
-/// The GPU is not shared when the capture begins; a neighbour comes before it ends.
+/// The GPU is not shared when the capture begins; a neighbour comes before its end.
 #[test]
 fn a_claim_that_joins_during_a_capture_does_not_disturb_it() {
     let rig = Rig::new();
@@ -632,7 +634,7 @@ fn a_claim_that_joins_during_a_capture_does_not_disturb_it() {
     client.must(&format!("capture {stream}"));
     client.must(&format!("launch_on {kernel} {stream}"));
     rig.decide(Mode::Closed, 0);
-    // What is recorded waits for nobody, and what runs beside it waits.
+    // Recorded work does not wait; work beside the capture does.
     client.must(&format!("launch_on {kernel} {stream}"));
     assert_eq!(rig.launches(), 0);
     client.tell(&format!("launch_on {kernel} {other}"));
@@ -694,7 +696,7 @@ fn long_copies_take_turns_and_short_ones_pass() {
     client.must(&format!("sync_stream {stream}"));
 }
 
-/// A host function holds up one stream for two seconds: others of the process go on, and no turn is kept for it.
+/// A host function holds up one stream for two seconds: the process's other streams go on, and no turn is kept for it.
 #[test]
 fn a_stream_that_waits_holds_up_no_other() {
     let rig = Rig::new();
@@ -719,7 +721,7 @@ fn a_stream_that_waits_holds_up_no_other() {
         begun.elapsed() < Duration::from_millis(1900),
         "the function sleeps"
     );
-    // When that one goes on it is seen, and counted.
+    // When the stream goes on, its work is seen and counted.
     let again = format!("at work again for 6 ms more than {} ns", quiet.used_ns);
     let after = rig.until(&again, |said| {
         !said.busy && said.used_ns > quiet.used_ns + 6 * MS

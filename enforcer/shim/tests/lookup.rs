@@ -1,5 +1,5 @@
-//! Every way to an entry point leads through the proxy, to the right version and twin; names that it
-//! does not know lead to the driver.
+//! Every path to an entry point leads through the proxy, to the right version and twin; unknown names lead to the
+//! driver.
 
 #![allow(
     clippy::unwrap_used,
@@ -21,7 +21,7 @@ fn client() {
     run();
 }
 
-/// Not a test of its own: prints which entry points lead where, as seen inside a program.
+/// Not a test of its own: prints where entry points lead, as seen inside a program.
 #[test]
 fn look_around() {
     let Ok(real) = std::env::var("LOOK_AROUND") else {
@@ -81,7 +81,7 @@ fn look_around() {
     assert_eq!(future, (0, real.find("cuFromTheFuture") as usize, 0));
     assert_eq!(entry(&shim, "cuNoSuchThing", 12000, 0), (500, 0, 1));
 
-    // The entry that was looked up looks up in turn, with four arguments and with five.
+    // The entry found this way looks up in turn, with four arguments and with five.
     let (_, old, _) = entry(&shim, "cuGetProcAddress", 11030, 0);
     // SAFETY: the four-argument version by its number.
     let old: unsafe extern "C" fn(*const i8, *mut usize, i32, u64) -> i32 =
@@ -92,7 +92,7 @@ fn look_around() {
     assert_eq!(unsafe { old(symbol, &raw mut found, 11030, 2) }, 0);
     assert_eq!(found, own("cuLaunchKernel_ptsz"));
 
-    // The driver lacks this one, and programs look for it to learn that.
+    // The driver lacks this one, and programs look for it to find out.
     assert!(real.find("cuGraphLaunch").is_null());
     assert!(shim.find("cuGraphLaunch").is_null());
     println!("looked around");

@@ -101,7 +101,7 @@ fn small_allocations_share_blocks_and_fill_them_at_the_cap() {
     let mut client = desk.client();
     client.begin(0);
     let mut held = Vec::new();
-    // Four of 512 KiB fill a block; the seventh finds no room for another block but room in one.
+    // Four of 512 KiB fill a block; the seventh finds no room for another block but room within one.
     for _ in 0..8 {
         held.push(client.must(&format!("alloc {}", 512 << 10)));
         assert_eq!(desk.charged(0), desk.board(0).0);
@@ -284,7 +284,7 @@ fn contexts_cost_their_overhead_and_take_their_memory_along() {
     assert_eq!(desk.slots(0)[0].context_bytes, 0);
 }
 
-/// Memory of graphics and of other drivers: it is theirs, so nothing is charged, and a checkpoint does not survive it.
+/// Memory of graphics and of other drivers is not charged, and a checkpoint does not preserve it.
 #[test]
 fn memory_of_other_drivers_is_noted_and_not_charged() {
     for name in [

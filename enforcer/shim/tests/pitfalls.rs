@@ -1,5 +1,5 @@
-//! What has gone wrong in libraries that stand between programs and CUDA, one test each. The numbers
-//! are those of docs/enforcement.md.
+//! Known faults of libraries that stand between programs and CUDA, one test each. The numbers are those of
+//! docs/enforcement.md.
 
 #![allow(
     clippy::unwrap_used,
@@ -159,7 +159,7 @@ fn p07_a_capture_is_left_alone_and_its_graph_counts_when_it_runs() {
     client.must(&format!("exec_destroy {exec}"));
     client.must("graph_trim 0");
     assert_eq!((desk.charged(0), used(&board)), (empty, empty));
-    // A launch outside of any capture counts again.
+    // A launch outside captures counts again.
     client.must(&format!("launch_on {kernel} {stream}"));
     assert_eq!(desk.slots(0)[0].launches, 3);
 }
@@ -205,7 +205,7 @@ fn p10_one_huge_kernel_is_seen_with_its_time() {
     client.must("grid 2147483647 1 1");
     let slot = &desk.slots(0)[0];
     let at = slot.last_launch_ns.unwrap();
-    // The clock of the last tick may lie a few milliseconds back.
+    // The last tick's clock may be a few milliseconds behind.
     assert!(at + 20_000_000 > before && at <= gshare_abi::monotonic_ns());
 }
 
@@ -277,7 +277,7 @@ fn p15_memory_lies_where_its_properties_say_not_where_the_context_is() {
     let handle = client.must("create 4194304 1 1");
     assert_eq!((desk.charged(0), desk.charged(1)), (0, 4 * MIB));
     client.must(&format!("unhandle {handle}"));
-    // Host memory is no GPU's.
+    // Host memory does not belong to a GPU.
     client.must("create 67108864 2 0");
     assert_eq!((desk.charged(0), desk.charged(1)), (0, 0));
 }
@@ -487,7 +487,7 @@ fn what_is_imported_is_not_charged_again() {
         (desk.charged(0), used()),
         (empty + 8 * MIB, empty + 8 * MIB)
     );
-    // The exporter lets go first: the memory is still there, and counts.
+    // The exporter releases first: the memory is still there, and counts.
     let again = client.must(&format!("import {fd}"));
     client.must(&format!("unhandle {handle}"));
     assert_eq!(
@@ -505,7 +505,7 @@ fn a_member_that_scribbles_over_the_pages_harms_nobody_for_long() {
     tame.begin(0);
     tame.must("alloc 4194304");
     wild.must("scribble");
-    // The service reads what it likes, clamped, and puts its own words right.
+    // The service reads clamped figures, and restores its own words.
     let slots = desk.slots(0);
     assert_eq!(slots.len(), 2);
     assert!(
@@ -528,7 +528,7 @@ fn a_member_that_scribbles_over_the_pages_harms_nobody_for_long() {
     assert_eq!(desk.charged(0), 2 * OVERHEAD + 72 * MIB);
 }
 
-/// A further copy of the proxy, which `dlmopen` loads beside the first one, knows nothing of what that one was charged.
+/// A further copy of the proxy, loaded by `dlmopen` beside the first, does not know the first one's charge.
 #[test]
 fn further_copies_of_the_proxy_in_one_process_hold_no_more_than_the_cap() {
     let (desk, mut client) = member(4 * GIB);
@@ -544,7 +544,7 @@ fn further_copies_of_the_proxy_in_one_process_hold_no_more_than_the_cap() {
         held <= 4 * GIB,
         "{held} bytes on the GPU, {taken} by the copies ({code})"
     );
-    // The first one goes on.
+    // The first client goes on.
     assert_eq!(client.ask(&format!("alloc {GIB}")).0, 0);
     assert_eq!(client.ask(&format!("alloc {}", 4 * GIB)).0, OOM);
 }

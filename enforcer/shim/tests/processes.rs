@@ -174,7 +174,7 @@ fn a_program_that_closes_every_low_descriptor_goes_on() {
 
 #[test]
 fn without_a_claim_the_driver_is_untouched() {
-    // A service that says no, a service that is not there, and one that never answers.
+    // A service that refuses, a missing service, and one that never answers.
     for (case, service) in ["refuses", "absent", "silent"].iter().enumerate() {
         let desk = Desk::open(&[(0, OVERHEAD + 8 * MIB)]);
         let mut silent = None;
@@ -326,13 +326,13 @@ fn a_restarted_service_has_everything_back_at_the_next_allocation() {
     client.begin(0);
     let held = client.must("alloc 8388608");
     let pid = client.pid();
-    // The service dies and starts anew: it finds the page in the member.
+    // The service dies and restarts: it finds the page in the member.
     let found = UsageMemfd::find(pid, 3, uuid(0), 42, Instant::now() + Duration::from_secs(5))
         .unwrap()
         .unwrap();
     assert_eq!(found.charged_bytes(u64::MAX), OVERHEAD + 8 * MIB);
     assert_eq!(found.owners().next().unwrap().1, pid);
-    // One that does not look gives a new page; the member brings its charge along.
+    // A service that does not search gives a new page; the member brings its charge along.
     let fresh = UsageMemfd::create(3, uuid(0), 42).unwrap();
     {
         let mut all = desk.held.lock().unwrap();
@@ -341,7 +341,7 @@ fn a_restarted_service_has_everything_back_at_the_next_allocation() {
     }
     let deadline = Instant::now() + Duration::from_secs(10);
     while desk.charged(0) == 0 {
-        // At most one try a second; every allocation is an occasion.
+        // At most one attempt a second; every allocation may make it.
         let at = client.must("alloc 2097152");
         client.must(&format!("free {at}"));
         assert!(Instant::now() < deadline, "the member did not come back");

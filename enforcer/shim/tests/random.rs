@@ -1,9 +1,8 @@
-//! Random sequences of everything that allocates and frees, in processes on two GPUs that are stopped and
-//! killed at random moments, on the simulated driver: after every step the ledger is what the board
-//! says, and never more than the cap.
+//! Random sequences of all calls that allocate and free, in processes on two GPUs that are stopped and killed at random
+//! moments, on the simulated driver: after every step the ledger equals the board, and never exceeds the cap.
 //!
-//! `SHIM_SEQUENCES` says how many sequences run (default 2,000; each prints its seed when it fails) and
-//! `SHIM_SEED` where they begin.
+//! `SHIM_SEQUENCES` is the number of sequences (default 2,000; each prints its seed when it fails), `SHIM_SEED` the
+//! first seed.
 
 #![allow(
     clippy::unwrap_used,
@@ -37,7 +36,7 @@ impl Dice {
     }
 }
 
-/// What a process holds: the order that gives it back.
+/// Something that a process holds: the order that frees it.
 struct Member {
     client: Client,
     held: Vec<String>,
@@ -45,7 +44,7 @@ struct Member {
     gpu: usize,
     streams: [Vec<u64>; 2],
     pools: Vec<u64>,
-    /// A graph, how often it was launched, and the GPU that it runs on.
+    /// A graph, its number of launches, and its GPU.
     exec: Option<(u64, u64, usize)>,
 }
 
@@ -108,8 +107,7 @@ impl World {
         });
     }
 
-    /// Bytes on the board; managed memory, which the driver does not count and the ledger does,
-    /// comes on top.
+    /// Bytes on the board, plus managed memory, which the ledger counts and the driver does not.
     fn used(&self, gpu: usize) -> u64 {
         let gpu = &self.board.snapshot().gpus[gpu];
         let managed = |(kind, bytes): &(MemoryKind, u64)| match kind {
@@ -129,7 +127,6 @@ impl World {
         }
     }
 
-    /// One step of one member.
     fn step(&mut self, dice: &mut Dice, seed: u64) {
         let who = dice.roll(self.members.len() as u64) as usize;
         let kind = dice.roll(33);
@@ -199,7 +196,7 @@ impl World {
         self.check(seed, &order);
     }
 
-    /// Goes on in a context on the other GPU.
+    /// Continues in a context on the other GPU.
     fn turn(&mut self, who: usize, seed: u64) {
         let member = &mut self.members[who];
         let gpu = 1 - member.gpu;
@@ -217,7 +214,7 @@ impl World {
         self.check(seed, "turn");
     }
 
-    /// Captures a graph with memory of its own, launches it, takes it down.
+    /// Captures a graph with its own memory, launches it, destroys it.
     fn graph(&mut self, who: usize, dice: &mut Dice, seed: u64) {
         let Member {
             client,
@@ -254,8 +251,7 @@ impl World {
         self.check(seed, "graph");
     }
 
-    /// Stops one member while it allocates as fast as it can; the others go on meanwhile, and then
-    /// it goes on or dies.
+    /// Stops one member while it allocates as fast as it can; the others go on meanwhile, then it goes on or dies.
     fn stop_or_kill(&mut self, dice: &mut Dice, seed: u64) {
         let who = dice.roll(self.members.len() as u64) as usize;
         let dies = dice.roll(2) == 0;
@@ -264,7 +260,7 @@ impl World {
         let victim = &mut self.members[who];
         let pid = victim.client.pid();
         victim.client.tell(&format!("fill {piece} {rounds}"));
-        // A moment that differs from time to time.
+        // A varying moment.
         for _ in 0..dice.roll(3000) {
             std::hint::spin_loop();
         }
@@ -272,7 +268,7 @@ impl World {
         unsafe { libc::kill(pid as i32, libc::SIGSTOP) };
         for (other, member) in self.members.iter_mut().enumerate() {
             if other != who {
-                // Refused or not, it comes back.
+                // Refused or not, the call returns.
                 let (code, at) = member.client.ask("alloc 2097152");
                 assert!([0, OOM].contains(&code), "seed {seed}: {code}");
                 if code == 0 {
@@ -299,7 +295,7 @@ impl World {
         self.check(seed, "after");
     }
 
-    /// Gives everything back.
+    /// Frees everything.
     fn clear(&mut self, seed: u64) {
         for member in &mut self.members {
             for order in member.held.drain(..) {

@@ -1,4 +1,4 @@
-/* A program that uses CUDA in one of the ways in which programs find it, and prints what it is told. */
+/* Finds CUDA in one of the ways that programs use (linked, dlopen or dlsym), and prints the driver's answers. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>

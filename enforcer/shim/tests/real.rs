@@ -1,5 +1,5 @@
 //! Against NVIDIA's own libcuda, of the two releases that Debian packages. Without a GPU it answers every look-up and
-//! refuses every other call; both have to reach the program as they are. `.ci/drivers` fetches the libraries.
+//! refuses every other call; both must reach the program unchanged. `.ci/drivers` fetches the libraries.
 
 #![allow(
     clippy::unwrap_used,
@@ -25,7 +25,7 @@ use support::client::Library;
 
 /// Releases of the driver with the CUDA version of each.
 const RELEASES: [(&str, u32); 2] = [("535", 12_020), ("550", 12_040)];
-/// Every CUDA version that brought a function, from the first on, and some past the newest.
+/// Every CUDA version that introduced a function, and some past the newest.
 const VERSIONS: [i32; 44] = [
     0, 1_000, 2_000, 2_010, 2_020, 2_030, 3_000, 3_010, 3_020, 4_000, 4_010, 4_020, 5_000, 5_050,
     6_000, 6_050, 7_000, 7_050, 8_000, 9_000, 9_020, 10_000, 10_010, 10_020, 11_000, 11_010,
@@ -45,7 +45,7 @@ fn release(test: &str, name: &str) -> Option<PathBuf> {
     None
 }
 
-/// Names of the functions that a library defines.
+/// Names of a library's functions.
 fn exports(library: &Path) -> BTreeSet<String> {
     let data = fs::read(library).unwrap();
     let file = object::File::parse(&*data).unwrap();
@@ -54,7 +54,7 @@ fn exports(library: &Path) -> BTreeSet<String> {
     names.filter(|name| name.starts_with("cu")).collect()
 }
 
-/// The name under which a function is looked up: without its version and the kind of its default stream.
+/// The name for a function's look-up: without its version and the kind of its default stream.
 fn base(name: &str) -> &str {
     let plain = name.trim_end_matches("_ptsz").trim_end_matches("_ptds");
     match plain.rsplit_once("_v") {
@@ -63,7 +63,7 @@ fn base(name: &str) -> &str {
     }
 }
 
-/// Not a test of its own: prints what a library answers to every look-up, and which exports `dlsym` finds.
+/// Not a test of its own: prints a library's answer to every look-up, and the exports that `dlsym` finds.
 #[test]
 fn map() {
     let Ok(library) = std::env::var("MAP_OF") else {
@@ -146,7 +146,7 @@ fn map_of(library: &Path, names: &BTreeSet<String>, scratch: &Path) -> Map {
     }
 }
 
-/// Whether two libraries give the same answer; a name may be one of several for the same function.
+/// Whether two libraries give the same answer; a function may have several names.
 fn same(one: &str, two: &str) -> bool {
     let parts = |text: &str| {
         let (code, names) = text.rsplit_once(' ').unwrap();
@@ -157,7 +157,7 @@ fn same(one: &str, two: &str) -> bool {
     code == other && !names.is_disjoint(&others)
 }
 
-/// The proxy in front of a driver, where nobody is asked for a claim.
+/// The proxy in front of a driver, without a service for claims.
 fn staged(directory: &Path, driver: &Path) -> PathBuf {
     let shim = directory.join("shim");
     let socket = directory.join("no-service");
@@ -221,7 +221,7 @@ fn a_name_that_the_driver_lacks_is_not_found_through_the_proxy_either() {
     }
 }
 
-/// The functions that the simulated driver says it lacks.
+/// Functions that the simulated driver reports as missing.
 fn lacking() -> BTreeSet<String> {
     include_str!("../../../src/sim/cuda/lacking.txt")
         .lines()
@@ -256,7 +256,7 @@ fn the_simulated_driver_answers_look_ups_as_the_real_one() {
         let real = map_of(&driver, &names, scratch.path());
         let simulated = map_of(&library, &names, scratch.path());
         let whole: BTreeSet<&str> = own.iter().map(|n| base(n)).collect();
-        // What the simulation lacks it may not give, and nothing else in its place.
+        // A function that the simulation lacks must be missing, without a substitute.
         let excused = |asked: &str, answer: &str, simulated: &str| {
             let found = answer.rsplit(' ').next().unwrap();
             let lacks = found.split('|').all(|n| lacking.contains(n))
@@ -301,7 +301,7 @@ fn program(scratch: &Path, name: &str, arguments: &[&str]) -> PathBuf {
     program
 }
 
-/// What a program says, with a directory of libraries first: the codes, and the file that answered.
+/// A program's result with a directory of libraries first: the codes, and the file that answered.
 fn said(program: &Path, libraries: &Path, arguments: &[String]) -> (String, String) {
     let output = Command::new(program)
         .args(arguments)

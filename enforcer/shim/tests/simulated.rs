@@ -1,4 +1,4 @@
-//! The proxy before the simulated driver: its board is the judge of what members use.
+//! The proxy on the simulated driver, whose board shows the members' real use.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -55,7 +55,7 @@ impl Rig {
         self.board.snapshot().gpus[1].used
     }
 
-    /// The same with managed memory, which the driver does not count and the ledger does.
+    /// The same plus managed memory, which the ledger counts and the driver does not.
     fn used_with_managed(&self) -> u64 {
         let gpu = &self.board.snapshot().gpus[1];
         let managed = |(kind, bytes): &(MemoryKind, u64)| match kind {
@@ -105,14 +105,14 @@ fn the_ledger_and_the_board_agree_on_every_family() {
     check("release of the primary context");
 }
 
-/// 16 KiB of stack for each thread that can be resident on an H100 (132 x 2048) are 4.1 GiB (cms-sw pull request 51395),
-/// of which the first KiB of each is part of the context.
+/// 16 KiB of stack for each thread that can be resident on an H100 (132 x 2048) take 4.1 GiB (cms-sw pull request
+/// 51395); the first KiB of each belongs to the context.
 #[test]
 fn stack_and_local_memory_are_charged_before_they_are_taken() {
     charges_stack_and_local_memory("local_kernel");
 }
 
-/// The runtime's kernels of CUDA 12: handles that the driver takes in launches, but not as functions elsewhere.
+/// The runtime's kernels of CUDA 12: handles that the driver accepts in launches, but not as functions elsewhere.
 #[test]
 fn local_memory_of_a_librarys_kernels_is_charged_too() {
     charges_stack_and_local_memory("library_kernel");
@@ -133,7 +133,7 @@ fn charges_stack_and_local_memory(kind: &str) {
     check(of(16));
     assert_eq!(client.ask(&format!("limit 0 {}", 2 << 10)).0, 0);
     check(of(2));
-    // The driver makes it larger for a kernel that needs more, and keeps that.
+    // The driver grows it for a kernel that needs more, and keeps it.
     let launch = |client: &mut Client, local: u64| {
         let kernel = client.must(&format!("{kind} {local}"));
         client.ask(&format!("launch_on {kernel} 0")).0
@@ -143,7 +143,7 @@ fn charges_stack_and_local_memory(kind: &str) {
     assert_eq!(launch(&mut client, 48 << 10), OOM, "it would be 12 GiB");
     assert_eq!(launch(&mut client, 4 << 10), 0);
     check(of(8));
-    // Also for one in a graph: when that is launched.
+    // The same for a kernel in a graph, at the graph's launch.
     let graph = |client: &mut Client, local: u64| {
         let (graph, stream) = captured(client, kind, local);
         (client.must(&format!("instantiate {graph}")), stream)
@@ -156,10 +156,10 @@ fn charges_stack_and_local_memory(kind: &str) {
     let launched = client.ask(&format!("graph_launch {exec} {stream}")).0;
     assert_eq!(launched, OOM, "it would be 12 GiB");
     check(of(12));
-    // So does a heap for kernels.
+    // A heap for kernels is charged, too.
     assert_eq!(client.ask(&format!("limit 2 {}", GIB)).0, 0);
     check(of(12) + GIB - 8 * MIB);
-    // What is left is for allocations, to the byte; and all goes with the context.
+    // The rest is for allocations, to the byte; all of it goes with the context.
     let left = 6 * GIB - (of(12) - rig.overhead) - (GIB - 8 * MIB);
     client.must(&format!("alloc {left}"));
     assert_eq!(client.ask(&format!("alloc {}", 2 * MIB)).0, OOM);
@@ -167,7 +167,7 @@ fn charges_stack_and_local_memory(kind: &str) {
     check(0);
 }
 
-/// A graph of one kernel that needs so many bytes of local memory, and the stream that it was captured on.
+/// A graph of one kernel with this much local memory, and the stream that it was captured on.
 fn captured(client: &mut Client, kind: &str, local: u64) -> (u64, u64) {
     let kernel = client.must(&format!("{kind} {local}"));
     let stream = client.must("stream");
@@ -197,14 +197,14 @@ fn a_graph_that_is_changed_in_place_is_charged_what_it_needs_then() {
         let expect = rig.overhead + 11 * 1024 * 132 * 2048;
         assert_eq!((rig.desk.charged(0), rig.used()), (expect, expect), "{way}");
         assert_eq!(change(48), OOM, "{way}: it would be 12 GiB");
-        // Of one kernel among many it is not known what the others need.
+        // With one kernel changed among many, the others' needs are unknown.
         let again = if way.starts_with("graph") { 0 } else { OOM };
         assert_eq!(change(4), again, "{way}");
         assert_eq!(rig.desk.charged(0), expect, "{way}");
     }
 }
 
-/// `__managed__` variables: the driver need not keep a process that has them in a good state (README of cuda-checkpoint).
+/// `__managed__` variables: the driver may not keep the state of a process that has them (README of cuda-checkpoint).
 #[test]
 fn managed_variables_are_known_by_when_the_program_has_their_address() {
     for of in ["module", "library"] {
@@ -220,7 +220,7 @@ fn managed_variables_are_known_by_when_the_program_has_their_address() {
     }
 }
 
-/// Dynamic parallelism, by a variable that libcudadevrt brings with it.
+/// Dynamic parallelism, recognised by a variable of libcudadevrt.
 #[test]
 fn kernels_that_can_start_others_are_known_when_they_are_launched() {
     for way in ["local_kernel", "library_kernel", "graph"] {
@@ -266,7 +266,7 @@ fn kernels_that_can_start_others_are_known_when_a_graph_is_changed_to_them() {
     }
 }
 
-/// cuda.h: the context current to the thread is a primary one that is not initialised.
+/// cuda.h: the thread's current context is an uninitialised primary one.
 #[test]
 fn after_the_last_release_of_a_primary_context_calls_get_the_drivers_code() {
     let rig = Rig::new(1, 64 * MIB);
@@ -310,7 +310,7 @@ fn threads_that_share_addresses_keep_the_ledger_exact() {
     let rig = Rig::new(1, 48 * MIB);
     let mut client = rig.client();
     client.begin(0);
-    // The simulated driver hands an address out again the moment it has it back.
+    // The simulated driver reuses an address as soon as it has it back.
     let made = client.must("threads 6 1500");
     assert!(made > 500, "{made}");
     client.must("sync");

@@ -1,4 +1,4 @@
-//! The table of entry points against the library, the headers and itself.
+//! Checks the table of entry points against the library, the headers and itself.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -11,7 +11,7 @@ use std::{
 use gshare_shim::table;
 use object::{Object, ObjectSymbol};
 
-/// Name, family, parameters of every entry point that the headers declare.
+/// Name, family, parameters of every entry point in the headers.
 fn entries() -> Vec<(&'static str, &'static str, &'static str)> {
     include_str!("../table/entries.tsv")
         .lines()
@@ -62,7 +62,7 @@ fn the_library_exports_the_table_and_nothing_else_of_the_drivers() {
         .collect();
     let table = set(table::NAMES.iter().chain(table::passed::NAMES).copied());
     assert_eq!(exported, table);
-    // Nor anything of the C library's: it would take the place of the program's own.
+    // Nor names of the C library: they would replace the program's own.
     let others: Vec<&String> = defined
         .iter()
         .filter(|name| !name.starts_with("cu"))
@@ -70,13 +70,13 @@ fn the_library_exports_the_table_and_nothing_else_of_the_drivers() {
     assert_eq!(others, Vec::<&String>::new());
 }
 
-/// Entries that allocate or launch by their name and are passed all the same.
+/// Entries that allocate or launch by their name and have no hook all the same.
 const KNOWN_WITHOUT_HOOK: [&str; 3] = [
     // Takes no memory before the graph is launched.
     "cuGraphAddMemAllocNode",
     // Host memory.
     "cuMemFreeHost",
-    // Long gone from drivers; makes a context that `cuCtxGetDevice` places.
+    // Long gone from drivers; makes a context that `cuCtxGetDevice` locates.
     "cuGLCtxCreate",
 ];
 

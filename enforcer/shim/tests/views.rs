@@ -1,4 +1,4 @@
-//! What a member sees of GPUs through CUDA and NVML: the claim's share and nothing else.
+//! A member's view of GPUs through CUDA and NVML: the claim's share and nothing else.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -20,7 +20,7 @@ fn client() {
     support::client::run();
 }
 
-/// Three simulated GPUs, of which the claim holds the third and the first, in this order.
+/// Three simulated GPUs; the claim has the third and the first, in this order.
 struct Rig {
     desk: Desk,
     board: Board,
@@ -53,7 +53,7 @@ impl Rig {
         self.board.snapshot().gpus[gpu].uuid.clone()
     }
 
-    /// A process of somebody else: before the driver itself.
+    /// Another user's process, on the driver itself.
     fn stranger(&self) -> Client {
         let lib = self.desk.directory.path().join("sim/lib");
         Client::start(&lib, |_| {})
@@ -73,7 +73,7 @@ fn cuda_shows_the_claims_gpus_in_the_drivers_order() {
     client.must("retain 2");
     assert_eq!(client.must("total_bytes"), CAPS[0]);
     assert_eq!(client.must("free_bytes"), CAPS[0] - rig.overhead);
-    // Where a variable (as here) or a filter hides the others, a device's number is its place; a program keeps its order.
+    // If a variable (as here) or a filter hides the others, a device's number is its place; a program keeps its order.
     for order in [[0, 2], [2, 0]] {
         let order = order.map(|gpu| rig.uuid(gpu)).join(",");
         let mut client = rig.desk.client_with(&[("CUDA_VISIBLE_DEVICES", &order)]);
@@ -90,7 +90,7 @@ fn a_program_that_asks_for_the_machines_numbers_gets_the_claims_gpus_or_reads_wh
     for (held, number) in rig.desk.held.lock().unwrap().iter_mut().zip([5, 7]) {
         held.limits.set_gpu_index(Some(number));
     }
-    // The habit, on GPU 7 of the claim's GPUs 5 and 7.
+    // A habit: the machine's GPU number, here GPU 7 of the claim's GPUs 5 and 7.
     let mut client = rig.desk.client_with(&[("CUDA_VISIBLE_DEVICES", "7")]);
     client.must("init");
     assert_eq!(client.must("devices"), 1);
@@ -153,16 +153,16 @@ fn nvml_shows_the_cap_the_charge_and_the_claims_processes() {
     let own = client.pid();
     assert_eq!(of(&mut client, own), rig.overhead + 500 * MIB);
     assert_eq!(of(&mut client, stranger.pid()), 0, "not the claim's");
-    // GPUs by their UUID: the claim's are there, others are not.
+    // GPUs by UUID: the claim's are there, others are not.
     client.must(&format!("nvml_uuid {}", rig.uuid(0)));
     let foreign = format!("nvml_uuid {}", rig.uuid(1));
     assert_eq!(client.ask(&foreign).0, NVML_NOT_FOUND);
-    // The cap as it is now.
+    // The cap at this moment.
     rig.desk.held.lock().unwrap()[0]
         .limits
         .set_memory_cap(4 * GIB);
     assert_eq!(client.must("nvml_total 0"), 4 * GIB);
-    // The look through NVML has not disturbed the ledger.
+    // NVML's figures have not disturbed the ledger.
     assert_eq!(rig.desk.charged(0), 2 * rig.overhead + 800 * MIB);
     stranger.must("nvml_init");
     assert_eq!(
@@ -200,11 +200,11 @@ fn nvml_shows_a_member_the_claims_memory_where_the_driver_will_not_say() {
         assert_eq!(free, 7 * GIB - support::OVERHEAD);
     }
     assert_eq!(client.must("nvml_used 0"), GIB + support::OVERHEAD);
-    // Other refusals are the program's own.
+    // Other refusals come from the program itself.
     let mut client = desk.client_with(&[("FAKE_NVML_CODE", "15")]);
     client.must("nvml_init");
     assert_eq!(client.ask("nvml_total 0").0, 15, "the GPU is lost");
-    // A process in no claim is told what the driver says.
+    // A process outside claims gets the driver's answers.
     desk.refuse_all();
     let mut client = desk.client_with(&refusal);
     client.must("nvml_init");

@@ -1,5 +1,5 @@
-//! What binds a process to the cgroup that it is in: a batch job, a container, limits that its user cannot change.
-//! A claim moves programs into its own cgroup, and must not be the way out of such a one.
+//! Reasons that bind a process to its cgroup: a batch job, a container, limits that its user cannot change. A claim
+//! moves programs into its own cgroup, and must not be a way out of these.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use super::Mount;
 
-/// Names of the cgroups in which batch systems run jobs: Slurm's `slurmstepd.scope`, with a node's name before it
-/// where several nodes share a machine.
+/// Names of the cgroups in which batch systems run jobs: Slurm's `slurmstepd.scope`, with a node's name in front if
+/// several nodes share a machine.
 const JOBS: [(&str, &str); 7] = [
     ("slurmstepd.scope", "Slurm"),
     ("slurm", "Slurm"),
@@ -18,10 +18,10 @@ const JOBS: [(&str, &str); 7] = [
     ("lsf", "LSF"),
     ("oar", "OAR"),
 ];
-/// How names begin where container programs put what they run, beside cgroups that are named by a container's id.
+/// Name prefixes of container programs' cgroups, beside cgroups named by a container's id.
 const CONTAINERS: [&str; 4] = ["lxc.payload", "kubepods", "machine-", "systemd-nspawn@"];
-/// Limits, with the first word of each where it is not set. The number of tasks is none of them: systemd limits it for
-/// every service, and a claim takes nothing from others by having more.
+/// Limits, each with its first word when unset. The number of tasks is not among them: systemd limits it for every
+/// service, and a claim that has more takes nothing from others.
 const LIMITS: [(&str, &str); 7] = [
     ("memory.max", "max"),
     ("memory.high", "max"),
@@ -32,7 +32,7 @@ const LIMITS: [(&str, &str); 7] = [
     ("io.max", ""),
 ];
 
-/// Why a process stays where it is.
+/// Why a process must stay in its cgroup.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Bound {
@@ -40,7 +40,7 @@ pub enum Bound {
     Job {
         /// Name of the batch system.
         system: &'static str,
-        /// The job's cgroup, in the kernel's words.
+        /// The kernel's name of the job's cgroup.
         cgroup: PathBuf,
     },
     /// It runs in a container.
@@ -48,7 +48,7 @@ pub enum Bound {
         /// The container's cgroup.
         cgroup: PathBuf,
     },
-    /// Another party has limited what it may use.
+    /// Another program has limited its resources.
     Limited {
         /// The cgroup that has the limit.
         cgroup: PathBuf,
@@ -75,24 +75,25 @@ impl std::fmt::Display for Bound {
     }
 }
 
-/// What the claims of a tree may take programs out of.
+/// Where a tree's claims may take programs from.
 #[derive(Debug, Clone)]
 pub(super) struct Ground {
-    /// Where cgroups are.
+    /// The mount of cgroup v2.
     pub(super) mount: Mount,
-    /// The cgroup above all claims, in the kernel's words.
+    /// The kernel's name of the cgroup above all claims.
     pub(super) tree: PathBuf,
     /// Claims have the limits of `user.slice` and of their user's slice.
     pub(super) has_slices_limits: bool,
 }
 
 impl Ground {
-    /// What binds a process of `uid` that is in `from` when it is to go into `to`.
+    /// What binds a process of `uid` to `from` when it is to move to `to`.
     pub(super) fn bound(&self, from: &Path, to: &Path, uid: u32) -> Option<Bound> {
         let left = from
             .ancestors()
             .take_while(|above| !to.starts_with(above) && !self.tree.starts_with(above));
-        // A container's cgroup may have others below it, and limits of its own: the outermost reason says most.
+        // A container's cgroup may have others below it, and limits of its own: the outermost reason is the most
+        // useful.
         let left: Vec<&Path> = left.collect();
         let by_name = left.iter().rev().find_map(|cgroup| by_name(cgroup));
         if by_name.is_some() || from.starts_with(&self.tree) {
@@ -176,7 +177,7 @@ mod tests {
         }
     }
 
-    /// A mount that is a directory, with files of limits in it.
+    /// A mount in the form of a directory, with files of limits.
     fn ground(files: &[(&str, &str)], has_slices_limits: bool) -> (tempfile::TempDir, Ground) {
         let dir = tempfile::tempdir().unwrap();
         for (path, text) in files {
@@ -196,7 +197,7 @@ mod tests {
         (dir, ground)
     }
 
-    /// What binds a process of a user in a cgroup, in words.
+    /// The reason that binds a user's process to a cgroup, as text.
     fn said(ground: &Ground, from: &str, uid: u32) -> Option<String> {
         let to = "/gshare.slice/gshare-claims.slice/gshare-claims-1000.slice/x.service/claim-7";
         let bound = ground.bound(Path::new(from), Path::new(to), uid);
@@ -296,11 +297,11 @@ mod tests {
                     text.trim()
                 )
             });
-            // The files are this test's own: for its own user they are no limits of others.
+            // The files belong to this test's user, for whom they are no foreign limits.
             assert_eq!(said(&ground, &from, own + 1), expect, "{file} {text:?}");
             assert_eq!(said(&ground, &from, own), None, "{file} {text:?}");
         }
-        // The limits of the user's slice hold for claims where systemd copies them, and of no other slice.
+        // The limits of the user's slice apply to claims if systemd copies them; no other slice's do.
         let other = own + 1;
         let slice = format!("user.slice/user-{other}.slice");
         let files = [(format!("{slice}/memory.max"), "1000000")];

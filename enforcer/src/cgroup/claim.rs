@@ -15,8 +15,7 @@ use super::tree::{make_dir, number};
 use super::{CgroupError, CgroupEvents, ClaimPlace, EventsWatch, path_of_pid, v2_path};
 use crate::proc::PidFd;
 
-/// An open cgroup of a claim. It keeps the directory open, so it can never come to mean another
-/// cgroup that was made later under the same name.
+/// An open cgroup of a claim. The open directory pins it: a later cgroup of the same name is never mistaken for it.
 #[derive(Debug)]
 pub struct ClaimCgroup {
     fd: File,
@@ -29,22 +28,23 @@ pub struct ClaimCgroup {
     keeper: Keeper,
 }
 
-/// The cgroup of a slice's own processes: systemd has controllers in slices, and the kernel no processes beside them.
+/// The cgroup of a slice's own processes: systemd enables controllers in slices, and then the kernel allows no
+/// processes there.
 const INSIDE: &str = "claim";
 
-/// Where the process that holds a user's unit is, once claims in it have weights.
+/// Cgroup of the process that holds a user's unit, once claims in the unit have weights.
 const HOLDER: &str = "holder";
 
-/// To whom the cgroup of a claim belongs.
+/// The owner of a claim's cgroup.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Keeper {
-    /// gshare's: made for the claim, removed with it.
+    /// gshare's own: made for the claim, removed with it.
     Own,
-    /// That of a service of its own: left to systemd when the claim ends.
+    /// A service's own: left to systemd when the claim ends.
     Unit,
-    /// A slice of systemd's, made for the claim: processes are in [`INSIDE`] and in units that others make in it.
+    /// A systemd slice made for the claim: processes are in [`INSIDE`] and in units that others create in it.
     Slice,
-    /// Belongs to another party altogether: nothing is moved, frozen, killed or removed.
+    /// Another program's: nothing is moved, frozen, killed or removed.
     Other,
 }
 
@@ -75,7 +75,7 @@ impl ClaimCgroup {
         })
     }
 
-    /// The same in a cgroup that is not gshare's: it is not removed with the claim.
+    /// The same in a cgroup that is not gshare's and is not removed with the claim.
     pub(super) fn lodged(self) -> Self {
         Self {
             keeper: Keeper::Unit,
@@ -92,8 +92,8 @@ impl ClaimCgroup {
         })
     }
 
-    /// The same in a cgroup that is somebody else's altogether: its members are those below it, and no call moves,
-    /// freezes, kills or removes anything there.
+    /// The same for another program's cgroup: its members are the processes below it, and no call moves, freezes, kills
+    /// or removes anything there.
     pub(super) fn foreign(self) -> Self {
         Self {
             keeper: Keeper::Other,
@@ -101,8 +101,8 @@ impl ClaimCgroup {
         }
     }
 
-    /// Gives the programs this much of the processors beside other claims of their user, relative to them; false where the
-    /// kernel has no processor controller here. Controllers are enabled in gshare's own cgroups only.
+    /// Sets the claim's weight for processor time, relative to other claims of its user; false if the kernel has no
+    /// processor controller here. Enables controllers in gshare's own cgroups only.
     pub(super) fn weigh(&self, weight: u32) -> Result<bool, CgroupError> {
         let (Some(home), Keeper::Own) = (self.dir.parent(), self.keeper) else {
             return Ok(false);
@@ -112,7 +112,7 @@ impl ClaimCgroup {
             if !has_cpu(dir) {
                 return Ok(false);
             }
-            // The process that holds a unit of systemd's: the kernel enables nothing beside processes.
+            // The process that holds a systemd unit: the kernel enables no controllers beside processes.
             let holders = fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default();
             for pid in parse_pids(&holders) {
                 make_dir(&dir.join(HOLDER))?;
@@ -124,7 +124,7 @@ impl ClaimCgroup {
         Ok(true)
     }
 
-    /// Whether the directory still stands for this cgroup: it may have been removed, or made again.
+    /// Whether the directory still belongs to this cgroup: it may have been removed, or created again.
     #[must_use]
     pub fn is_there(&self) -> bool {
         fs::metadata(&self.dir).is_ok_and(|meta| meta.ino() == self.id)
@@ -154,24 +154,25 @@ impl ClaimCgroup {
         &self.kernel_path
     }
 
-    /// Whose claim it is, and which.
+    /// The owner and the number of the claim.
     #[must_use]
     pub fn place(&self) -> ClaimPlace {
         self.place
     }
 
-    /// The kernel's id of the cgroup (inode number), what `bpf_get_current_cgroup_id` returns.
+    /// The kernel's id of the cgroup (inode number), as returned by `bpf_get_current_cgroup_id`.
     #[must_use]
     pub fn id(&self) -> u64 {
         self.id
     }
 
-    /// Moves a process (all its threads) into the cgroup and makes sure that it arrived.
+    /// Moves a process (all its threads) into the cgroup and checks that it arrived.
     ///
-    /// Give the `pidfd` wherever there is one: a number alone may by now mean another process.
+    /// Pass the `pidfd` if there is one: the pid alone may mean another process by now.
     ///
     /// # Errors
-    /// [`CgroupError::Bound`] if it may not leave the cgroup that it is in, [`CgroupError::Vanished`] if it ended, [`CgroupError::NotMoved`] if it is elsewhere after
+    /// [`CgroupError::Bound`] if it must stay in its cgroup, [`CgroupError::Vanished`] if it ended,
+    /// [`CgroupError::NotMoved`] if it is elsewhere after the move, [`CgroupError::Io`] otherwise.
     /// the move, [`CgroupError::Io`] otherwise.
     pub fn move_process(&self, pid: i32, pidfd: Option<&PidFd>) -> Result<(), CgroupError> {
         let vanished = || CgroupError::Vanished {
@@ -199,7 +200,7 @@ impl ClaimCgroup {
         self.move_number(pid, pidfd, before.as_deref())
     }
 
-    /// The move itself. If the number has come to mean another process meanwhile, that one is put back.
+    /// The move itself. If the pid means another process by now, that process is moved back.
     fn move_number(
         &self,
         pid: i32,
@@ -220,7 +221,7 @@ impl ClaimCgroup {
             }
             other => other?,
         }
-        // A pidfd alive now proves that the number meant this process all along.
+        // If the pidfd is alive now, the number meant this process all along.
         if pidfd.is_some_and(PidFd::has_exited) {
             self.put_back(pid, before);
             return Err(vanished());
@@ -240,8 +241,8 @@ impl ClaimCgroup {
         }
     }
 
-    /// A process that was moved by mistake goes where it was when it was looked at; if it is younger than that
-    /// look, to where its parent is: it was born there.
+    /// Moves a process that was moved by mistake back to its earlier cgroup; a process younger than the look-up goes to
+    /// its parent's, where it was born.
     fn put_back(&self, pid: i32, before: Option<&str>) {
         let at_home = |place: &str| Path::new(place).starts_with(&self.kernel_path);
         if !path_of_pid(pid).is_some_and(|place| at_home(&place)) {
@@ -262,14 +263,14 @@ impl ClaimCgroup {
         }
     }
 
-    /// The pids of all members, in this cgroup and below (members may make cgroups of their own).
+    /// Pids of all members, in this cgroup and below (members may create cgroups).
     ///
     /// # Errors
-    /// [`CgroupError::Io`], with `is_gone()` when the cgroup was removed.
+    /// [`CgroupError::Io`], with `is_gone()` if the cgroup was removed.
     pub fn procs(&self) -> Result<Vec<i32>, CgroupError> {
         let mut pids = parse_pids(&self.read("cgroup.procs")?);
         for child in descendants(&self.dir) {
-            // A child may vanish, or be threaded: then its processes are listed further up.
+            // A child may vanish, or be threaded: then an ancestor lists its processes.
             if let Ok(text) = fs::read_to_string(child.join("cgroup.procs")) {
                 pids.extend(parse_pids(&text));
             }
@@ -282,7 +283,7 @@ impl ClaimCgroup {
     /// Whether it holds live processes and whether it is frozen.
     ///
     /// # Errors
-    /// [`CgroupError::Io`], with `is_gone()` when the cgroup was removed.
+    /// [`CgroupError::Io`], with `is_gone()` if the cgroup was removed.
     pub fn events(&self) -> Result<CgroupEvents, CgroupError> {
         self.watch()?.read()
     }
@@ -290,18 +291,18 @@ impl ClaimCgroup {
     /// A watch on this cgroup alone; for many claims use [`super::TreeWatch`].
     ///
     /// # Errors
-    /// [`CgroupError::Io`], with `is_gone()` when the cgroup was removed.
+    /// [`CgroupError::Io`], with `is_gone()` if the cgroup was removed.
     pub fn watch(&self) -> Result<EventsWatch, CgroupError> {
         let name = "cgroup.events";
         let file = self.open_file(name, OFlag::O_RDONLY, "open")?;
         Ok(EventsWatch::new(file, self.dir.join(name)))
     }
 
-    /// Asks the kernel to stop all members, or to let them run, and does not wait: the `frozen` of
-    /// [`ClaimCgroup::events`] says when it is done.
+    /// Asks the kernel to freeze or thaw all members, without waiting: `frozen` of [`ClaimCgroup::events`] tells when
+    /// it is done.
     ///
     /// # Errors
-    /// [`CgroupError::Io`], with `is_gone()` when the cgroup was removed.
+    /// [`CgroupError::Io`], with `is_gone()` if the cgroup was removed.
     pub fn ask_frozen(&self, frozen: bool) -> Result<(), CgroupError> {
         if self.keeper == Keeper::Other {
             return Err(self.not_ours());
@@ -309,7 +310,7 @@ impl ClaimCgroup {
         self.write("cgroup.freeze", if frozen { "1" } else { "0" })
     }
 
-    /// Kills all members with SIGKILL, those that fork meanwhile too. Returns at once.
+    /// Kills all members with SIGKILL, including processes forked meanwhile. Does not wait.
     ///
     /// # Errors
     /// [`CgroupError::Io`]; before Linux 5.14 the file does not exist.
@@ -328,11 +329,10 @@ impl ClaimCgroup {
         self.watch()?.wait(timeout, "empty", |e| !e.populated)
     }
 
-    /// Removes the cgroup and the empty ones that members made below it. One that is not gshare's is left
-    /// to its owner.
+    /// Removes the cgroup and the empty ones that members made below it. Another owner's cgroup stays.
     ///
     /// # Errors
-    /// [`CgroupError::Busy`] while processes are in it; a cgroup that is gone is no error.
+    /// [`CgroupError::Busy`] while processes are in it; a removed cgroup is not an error.
     pub fn remove(&self) -> Result<(), CgroupError> {
         if self.keeper == Keeper::Other {
             return Ok(());
@@ -352,7 +352,7 @@ impl ClaimCgroup {
                 members => return Err(busy(members)),
             }
         }
-        // systemd tries once, and a process that is not listed any more may still hold its cgroup.
+        // systemd tries only once, and a process that is not listed any more may still hold its cgroup.
         let mut dirs = descendants(&own);
         dirs.reverse();
         dirs.push(own);
@@ -408,7 +408,7 @@ fn has_cpu(dir: &Path) -> bool {
     controllers.split_whitespace().any(|c| c == "cpu")
 }
 
-/// The sum of the weights of the claims in a user's cgroup, for that; none where they have none.
+/// Sum of the weights of the claims in a user's cgroup; `None` without weights.
 pub(super) fn weights_in(home: &Path) -> Option<u32> {
     let claims = fs::read_dir(home).into_iter().flatten().flatten();
     let weight = claims.filter_map(|claim| {
@@ -429,14 +429,14 @@ pub(super) fn write_in(dir: &Path, name: &str, value: &str) -> Result<(), Cgroup
 }
 
 fn parse_pids(text: &str) -> Vec<i32> {
-    // 0 stands for a process outside this pid namespace; there is no way to name it.
+    // 0 is a process outside this pid namespace, which cannot be named.
     text.lines()
         .filter_map(|line| line.trim().parse().ok())
         .filter(|pid| *pid > 0)
         .collect()
 }
 
-/// All cgroups below `dir`, parents before children. What vanishes meanwhile is left out.
+/// All cgroups below `dir`, parents before children, without those that vanish meanwhile.
 fn descendants(dir: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut open = vec![dir.to_owned()];
@@ -458,7 +458,7 @@ fn descendants(dir: &Path) -> Vec<PathBuf> {
 mod tests {
     use super::*;
 
-    /// A directory that plays a cgroup.
+    /// A directory in the form of a cgroup.
     fn fake(files: &[(&str, &str)]) -> (tempfile::TempDir, ClaimCgroup) {
         let dir = tempfile::tempdir().unwrap();
         for (name, text) in files {
@@ -487,7 +487,7 @@ mod tests {
         ClaimCgroup::open(dir, kernel_path, place, ground).unwrap()
     }
 
-    /// The kernel's interface as cgroup-v2.rst documents it, on plain files: what was written last stands in them.
+    /// The kernel's interface according to cgroup-v2.rst, on plain files: they contain the last write.
     #[test]
     fn a_claim_has_processors_by_its_size_where_there_is_a_controller() {
         let tree = "user-1000/claim-7";
@@ -518,7 +518,7 @@ mod tests {
         assert_eq!(read("user-1000/holder/cgroup.procs"), "7");
         assert_eq!(read("user-1000/claim-7/cpu.weight").trim_end(), "500");
         assert_eq!(weights_in(&root.path().join("user-1000")), Some(750));
-        // Of a unit that is not gshare's the weight is its administrator's.
+        // The weight of a unit that is not gshare's is its administrator's.
         assert!(!cgroup.lodged().weigh(1000).unwrap());
     }
 
@@ -551,7 +551,7 @@ mod tests {
         let place = ClaimPlace { uid: 1, claim: 1 };
         let kernel_path = Path::new(&home).join(&name);
         let claim = opened(dir.clone(), kernel_path, place);
-        // The handle is on one that has ended, the number another's: as when it was used again in between.
+        // The pidfd is of a process that has ended, the number of another: as if the number had been reused.
         let ended = |mut child: std::process::Child| {
             let pidfd = PidFd::open(child.id().cast_signed()).unwrap().unwrap();
             child.kill().unwrap();

@@ -1,4 +1,4 @@
-//! `cgroup.events`: whether a cgroup holds live processes, whether it is frozen, and being told.
+//! `cgroup.events`: whether a cgroup holds live processes, whether it is frozen, and notification of changes.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -17,12 +17,12 @@ use super::{CgroupError, ClaimCgroup, ClaimPlace};
 pub struct CgroupEvents {
     /// Whether the cgroup or one below it holds a live process.
     pub populated: bool,
-    /// Whether every process in it and below is frozen; absent on kernels before 5.2.
+    /// Whether every process in it and below is frozen; `None` on kernels before 5.2.
     pub frozen: Option<bool>,
 }
 
 impl CgroupEvents {
-    /// Reads the text of the file; `None` if it has no `populated` line.
+    /// Parses the file; `None` without a `populated` line.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let flag = |name: &str| {
@@ -51,10 +51,10 @@ impl EventsWatch {
         Self { file, path }
     }
 
-    /// The state now; arms the descriptor for the next change.
+    /// The present state; arms the descriptor for the next change.
     ///
     /// # Errors
-    /// [`CgroupError::Io`], with `is_gone()` when the cgroup was removed.
+    /// [`CgroupError::Io`], with `is_gone()` if the cgroup was removed.
     pub fn read(&mut self) -> Result<CgroupEvents, CgroupError> {
         let mut text = String::new();
         self.file
@@ -67,10 +67,10 @@ impl EventsWatch {
         })
     }
 
-    /// Waits until `wanted` holds; `name` says what is waited for in the error.
+    /// Waits until `wanted` holds; the error contains `name`.
     ///
     /// # Errors
-    /// [`CgroupError::Timeout`], or [`CgroupError::Io`] with `is_gone()` when the cgroup was removed.
+    /// [`CgroupError::Timeout`], or [`CgroupError::Io`] with `is_gone()` if the cgroup was removed.
     pub fn wait(
         &mut self,
         timeout: Duration,
@@ -115,10 +115,10 @@ pub struct TreeWatch {
 }
 
 impl TreeWatch {
-    /// A watch on nothing yet.
+    /// A watch without claims.
     ///
     /// # Errors
-    /// [`CgroupError::Io`] if the kernel gives no inotify instance.
+    /// [`CgroupError::Io`] without a free inotify instance.
     pub fn new() -> Result<Self, CgroupError> {
         let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)
             .map_err(|e| CgroupError::io("create an inotify instance for", "cgroups", e.into()))?;
@@ -128,7 +128,7 @@ impl TreeWatch {
         })
     }
 
-    /// Adds a claim. A change before this call is not reported: read `populated` after it.
+    /// Adds a claim. Earlier changes are not reported: read `populated` afterwards.
     ///
     /// # Errors
     /// [`CgroupError::Io`], for instance when the cgroup is gone.
@@ -142,20 +142,20 @@ impl TreeWatch {
         Ok(())
     }
 
-    /// Ends the watch on a claim; call it when its cgroup is removed, for not every kernel forgets
-    /// watches on removed cgroups. A claim that is not watched is no error.
+    /// Ends the watch on a claim; call it when its cgroup is removed, because not every kernel drops watches on removed
+    /// cgroups. Ignores claims that are not watched.
     pub fn remove(&mut self, place: ClaimPlace) {
         let inotify = &self.inotify;
         self.places.retain(|watch, watched| {
             if *watched == place {
-                // Fails only if the kernel has forgotten it already.
+                // Fails only if the kernel has dropped it already.
                 let _ = inotify.rm_watch(*watch);
             }
             *watched != place
         });
     }
 
-    /// The claims whose state changed since the last call (each once); empty if none.
+    /// Claims whose state changed since the last call, each once; empty if none.
     ///
     /// # Errors
     /// [`CgroupError::Io`] if the descriptor fails.
@@ -178,7 +178,7 @@ impl TreeWatch {
                     self.places.get(&event.wd).copied()
                 };
                 changed.extend(place.filter(|p| !changed.contains(p)));
-                // After an overflow nobody knows which changed: report all, the caller looks.
+                // After an overflow the changed ones are unknown: report all, the caller checks.
                 if event.mask.contains(AddWatchFlags::IN_Q_OVERFLOW) {
                     changed = self.places.values().copied().collect();
                 }

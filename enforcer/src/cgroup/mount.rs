@@ -1,4 +1,4 @@
-//! Where cgroup v2 is mounted (alone or beside v1), and how kernel paths map to directories.
+//! The mount point of cgroup v2 (alone or beside v1), and the mapping between kernel paths and directories.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use super::CgroupError;
 pub struct Mount {
     /// The directory it is mounted on.
     pub point: PathBuf,
-    /// Which cgroup shows at `point`; `/` unless only a part was mounted (containers).
+    /// The cgroup at `point`; `/` unless only a part is mounted (containers).
     pub root: PathBuf,
 }
 
@@ -27,8 +27,8 @@ impl Mount {
         })
     }
 
-    /// Picks the mount that shows most of the tree out of the text of a mountinfo file. Of equals
-    /// the first one wins, which is the one made at boot.
+    /// Picks the mount that shows most of the tree from a mountinfo file. Among equals the first wins, which was made
+    /// at boot.
     #[must_use]
     pub fn parse(mountinfo: &str) -> Option<Self> {
         mountinfo
@@ -37,8 +37,8 @@ impl Mount {
             .min_by_key(|m| m.root.components().count())
     }
 
-    /// The directory of a cgroup that the kernel names `cgroup` (as in `/proc/<pid>/cgroup`), if
-    /// this mount shows it.
+    /// The directory of the cgroup with the kernel's name `cgroup` (as in `/proc/<pid>/cgroup`), if this mount shows
+    /// it.
     #[must_use]
     pub fn dir_of(&self, cgroup: &str) -> Option<PathBuf> {
         let below = Path::new(cgroup).strip_prefix(&self.root).ok()?;
@@ -63,7 +63,7 @@ fn parse_line(line: &str) -> Option<Mount> {
     let mut fields = fields.split(' ').skip(3);
     let root = unescape(fields.next()?);
     let point = unescape(fields.next()?);
-    // A root outside this cgroup namespace is shown as "/../..", and nothing can be named in it.
+    // A root outside this cgroup namespace appears as "/../..", and no name reaches into it.
     (!root.contains("/..")).then(|| Mount {
         point: point.into(),
         root: root.into(),
@@ -94,7 +94,7 @@ pub(crate) fn unescape(field: &str) -> String {
     String::from_utf8_lossy(&out).into_owned()
 }
 
-/// The kernel's name of the v2 cgroup in the text of a `/proc/<pid>/cgroup` file.
+/// The kernel's name of the v2 cgroup in a `/proc/<pid>/cgroup` file.
 #[must_use]
 pub fn v2_path(proc_cgroup: &str) -> Option<&str> {
     proc_cgroup
@@ -103,7 +103,7 @@ pub fn v2_path(proc_cgroup: &str) -> Option<&str> {
         .map(crate::proc::undeleted)
 }
 
-/// The kernel's name of the cgroup that a process is in; none if it has ended.
+/// The kernel's name of a process's cgroup; `None` if it has ended.
 #[must_use]
 pub fn path_of_pid(pid: i32) -> Option<String> {
     let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;

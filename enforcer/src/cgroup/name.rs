@@ -1,11 +1,11 @@
-//! Names of cgroups in the words of others.
+//! Checks of cgroup names from other programs.
 
 use std::path::{Component, Path, PathBuf};
 
-/// Longest name (`PATH_MAX`), in bytes.
+/// Maximum length (`PATH_MAX`), in bytes.
 const LONGEST: usize = 4096;
 
-/// An absolute name that leads nowhere but downwards, each part once.
+/// An absolute name without `..`, control characters or superfluous parts.
 pub(crate) fn plain(name: &str) -> Option<PathBuf> {
     let path = Path::new(name);
     let down = |part| matches!(part, Component::RootDir | Component::Normal(_));

@@ -1,4 +1,4 @@
-//! The tree of all claims: make, find again after a restart, and ask whose a process is.
+//! The tree of all claims: creation, recovery after a restart, and the claim of a process.
 
 use std::fs;
 use std::io;
@@ -10,7 +10,7 @@ use nix::unistd::{AccessFlags, access, geteuid};
 use super::bound::{Bound, Ground};
 use super::{CgroupError, ClaimCgroup, Mount, path_of_pid, v2_path};
 
-/// Whose claim, and which: the name of a claim's cgroup.
+/// Owner and number of a claim: the name of its cgroup.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClaimPlace {
     /// Uid of the claim's owner.
@@ -24,7 +24,7 @@ impl ClaimPlace {
         PathBuf::from(format!("user-{}/claim-{}", self.uid, self.claim))
     }
 
-    /// Reads `user-<uid>/claim-<id>`, which may go on with cgroups that members made.
+    /// Parses `user-<uid>/claim-<id>`; cgroups made by members may follow.
     fn from_path(path: &Path) -> Option<Self> {
         let mut parts = path.iter().map(|part| part.to_str());
         let uid = number(parts.next()??, "user-")?;
@@ -36,39 +36,38 @@ impl ClaimPlace {
     }
 }
 
-/// The number in `<prefix><number>`, written exactly as it is printed.
+/// The number in `<prefix><number>`, only in its printed form.
 pub(super) fn number(name: &str, prefix: &str) -> Option<u64> {
     let digits = name.strip_prefix(prefix)?;
     let value: u64 = digits.parse().ok()?;
     (value.to_string() == digits).then_some(value)
 }
 
-/// Where the claims' cgroups come from: made by gshare itself ([`OwnTree`]) or by a service
-/// manager that owns the tree. What can be done with one is the same ([`ClaimCgroup`]).
+/// Source of the claims' cgroups: gshare itself ([`OwnTree`]) or a service manager that owns the tree. Both give a
+/// [`ClaimCgroup`].
 pub trait ClaimTree {
-    /// Makes the cgroup of a claim, or opens it if it exists.
+    /// Creates the cgroup of a claim, or opens an existing one.
     ///
     /// # Errors
     /// [`CgroupError::Io`] naming the directory.
     fn create(&self, place: ClaimPlace) -> Result<ClaimCgroup, CgroupError>;
 
-    /// Opens the cgroup of a claim that exists.
+    /// Opens the cgroup of an existing claim.
     ///
     /// # Errors
     /// [`CgroupError::Io`], with `is_gone()` if there is none.
     fn find(&self, place: ClaimPlace) -> Result<ClaimCgroup, CgroupError>;
 
-    /// The cgroups of all claims that exist, in order: what a restarted service finds.
+    /// Cgroups of all claims, in order, for a restarted service.
     ///
     /// # Errors
     /// [`CgroupError::Io`] if the tree is unreadable.
     fn claims(&self) -> Result<Vec<ClaimCgroup>, CgroupError>;
 
-    /// The claim that a process belongs to, by the kernel's word; `None` if it belongs to none or
-    /// has ended.
+    /// The claim of a process according to the kernel; `None` if it is not in a claim or has ended.
     fn claim_of_pid(&self, pid: i32) -> Option<ClaimPlace>;
 
-    /// What binds a process of this user to the cgroup that it is in, if it is to leave that for a claim.
+    /// Why a process of this user must stay in its cgroup instead of moving to a claim.
     fn bound(&self, pid: i32, uid: u32) -> Option<Bound>;
 
     /// Removes the (empty) cgroup of a claim, and its user's if that was the last.
@@ -78,15 +77,15 @@ pub trait ClaimTree {
     fn remove(&self, cgroup: &ClaimCgroup) -> Result<(), CgroupError>;
 }
 
-/// Under which cgroup the tree is made.
+/// The cgroup under which the tree is made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Parent {
-    /// The top of the mounted hierarchy: for a service that runs as root without systemd. Members
-    /// outlive the service's own unit there.
+    /// The top of the mounted hierarchy: for a service that runs as root without systemd. Members there outlive the
+    /// service's own unit.
     Top,
-    /// The cgroup that the service itself runs in: what a delegated unit offers.
+    /// The service's own cgroup, as a delegated unit provides.
     Own,
-    /// The cgroup with this kernel name (`/a/b`), which must exist.
+    /// An existing cgroup with this kernel name (`/a/b`).
     At(PathBuf),
 }
 
@@ -99,8 +98,8 @@ pub struct OwnTree {
 }
 
 impl OwnTree {
-    /// Opens (and makes if need be) the tree called `name` under `parent`, checking at once that
-    /// claims can be made and members moved in.
+    /// Opens (and creates if necessary) the tree `name` under `parent`, and checks at once that claims can be made and
+    /// members moved in.
     ///
     /// # Errors
     /// [`CgroupError::NoMount`] without cgroup v2, [`CgroupError::NotDelegated`] without the right
@@ -145,7 +144,7 @@ impl OwnTree {
         &self.dir
     }
 
-    /// The place that the kernel's name of a cgroup stands for, if it lies in this tree.
+    /// The claim of a cgroup with this kernel name, if it lies in this tree.
     pub(super) fn place_of(&self, cgroup: &str) -> Option<ClaimPlace> {
         ClaimPlace::from_path(Path::new(cgroup).strip_prefix(&self.kernel_path).ok()?)
     }
@@ -166,8 +165,8 @@ impl OwnTree {
         warm_up(&self.mount)
     }
 
-    /// Removes the tree and its empty users. Claims that still exist are left, and then so is the
-    /// tree: that is no error, because they are members' homes.
+    /// Removes the tree and its empty users. Existing claims, and then the tree, stay without an error: they contain
+    /// members.
     ///
     /// # Errors
     /// [`CgroupError::Io`] on anything but cgroups in use.
@@ -238,7 +237,7 @@ impl ClaimTree for OwnTree {
     }
 }
 
-/// Moves this process to where it is: that takes the same locks as any move and changes nothing.
+/// Moves this process to its own cgroup: that takes the same locks as any move and changes nothing.
 pub(super) fn warm_up(mount: &Mount) -> Result<(), CgroupError> {
     let own = Path::new("/proc/self/cgroup");
     let text = fs::read_to_string(own).map_err(|e| CgroupError::io("read", own, e))?;
@@ -253,8 +252,8 @@ pub(super) fn warm_up(mount: &Mount) -> Result<(), CgroupError> {
         .map_err(|e| CgroupError::io("write", procs, e))
 }
 
-/// The cgroup to build in for a service whose own cgroup is `own`: not a claim of an outer tree's
-/// subtree by mistake, when gshare is started by a member.
+/// The parent cgroup for a service whose own cgroup is `own`: not inside a claim of an outer tree, if a member starts
+/// gshare.
 fn own_parent(own: &Path, name: &str) -> PathBuf {
     own.ancestors()
         .find(|a| a.file_name().is_some_and(|n| n == name))
@@ -277,7 +276,7 @@ fn check_writable(parent: &Path) -> Result<(), CgroupError> {
     }
     access(parent, AccessFlags::W_OK | AccessFlags::X_OK)
         .map_err(|e| refuse(format!("no cgroup can be made in it ({e})")))?;
-    // To move a process the kernel asks for this file of the common ancestor; the top has it too.
+    // For a move the kernel checks this file of the common ancestor; the top has it too.
     let procs = parent.join("cgroup.procs");
     access(&procs, AccessFlags::W_OK)
         .map_err(|e| refuse(format!("cgroup.procs cannot be written ({e})")))
@@ -301,7 +300,7 @@ fn remove_if_unused(dir: &Path) -> Result<bool, CgroupError> {
     }
 }
 
-/// The subdirectories called `<prefix><number>`.
+/// The subdirectories `<prefix><number>`.
 fn numbered(dir: &Path, prefix: &str) -> Result<Vec<(u64, PathBuf)>, CgroupError> {
     let entries = match fs::read_dir(dir) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),

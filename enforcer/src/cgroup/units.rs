@@ -1,4 +1,4 @@
-//! The tree of claims in units of systemd, which is the only one that writes above them:
+//! The tree of claims in units of systemd, the only writer above them:
 //!
 //! ```text
 //! gshare.slice/gshare-claims.slice                  caps of user.slice
@@ -11,9 +11,9 @@
 //!       docker-<id>.scope
 //! ```
 //!
-//! Nothing of it belongs to gshare's own service, so restarting that touches no member. A claim whose command
-//! is the main process of a service stays in the cgroup of that service instead: it *lodges* there. Then its
-//! limits hold, its log is its own, and stopping it ends all members.
+//! None of it belongs to gshare's own service, so a restart of that service touches no member. A claim whose command is
+//! the main process of a service stays in that service's cgroup instead: it *lodges* there. The service's limits and
+//! log apply to it, and stopping the service ends all members.
 
 use std::fs;
 use std::io;
@@ -29,17 +29,16 @@ use crate::systemd::{MainOf, Patience, Systemd, SystemdError};
 /// A tree of units.
 #[derive(Debug, Clone)]
 pub struct UnitTree {
-    /// Where it was not reached, the units that are there are used, and other users' claims get a tree of gshare's own.
+    /// If systemd could not be reached, existing units are used, and other users' claims get a tree of gshare's own.
     systemd: Option<Systemd>,
     mount: Mount,
     dir: PathBuf,
     kernel_path: PathBuf,
     names: Names,
-    /// Claims for which systemd was not asked.
+    /// Claims made without systemd.
     old: Option<OwnTree>,
 }
 
-/// Names of the units.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Names {
     /// `gshare-claims`.
@@ -47,7 +46,7 @@ struct Names {
 }
 
 impl Names {
-    /// For a tree called `root`. In a slice's name a dash separates levels.
+    /// For the tree `root`. A dash in a slice's name separates levels.
     fn new(root: &str) -> Self {
         Self {
             base: format!("{}-claims", root.replace('-', "\\x2d")),
@@ -58,7 +57,7 @@ impl Names {
         format!("{}.slice", self.base)
     }
 
-    /// Where the kernel has the uppermost slice.
+    /// Kernel path of the uppermost slice.
     fn path_of_top(&self) -> PathBuf {
         let above = self.base.trim_end_matches("-claims");
         Path::new(&format!("/{above}.slice")).join(self.top())
@@ -68,7 +67,7 @@ impl Names {
         format!("{}-{uid}.slice", self.base)
     }
 
-    /// The slice of a claim that has one, in its user's.
+    /// The claim's slice, within its user's.
     fn slice_of(&self, place: ClaimPlace) -> String {
         format!("{}-{}-{}.slice", self.base, place.uid, place.claim)
     }
@@ -91,7 +90,7 @@ impl Names {
         uid.try_into().ok()
     }
 
-    /// Reads the path of a claim, which may go on with cgroups that members made.
+    /// Parses the path of a claim; cgroups made by members may follow.
     fn place(&self, path: &Path) -> Option<ClaimPlace> {
         let mut parts = path.iter().map(|part| part.to_str());
         let uid = self.uid(parts.next()??)?;
@@ -104,11 +103,11 @@ impl Names {
 }
 
 impl UnitTree {
-    /// Opens (and makes if need be) the slice of the tree called `root`. One that is there is used without systemd where that
-    /// was not reached; why not comes with it.
+    /// Opens (and creates if necessary) the slice of the tree `root`. If systemd cannot be reached, an existing slice
+    /// is used without it, and the error is returned beside the tree.
     ///
     /// # Errors
-    /// [`CgroupError::NoMount`] without cgroup v2, [`CgroupError::Systemd`] where systemd is not in charge
+    /// [`CgroupError::NoMount`] without cgroup v2, [`CgroupError::Systemd`] if systemd is not in charge
     /// or does not answer, and there is no slice.
     pub fn open(root: &str) -> Result<(Self, Option<CgroupError>), CgroupError> {
         let mount = Mount::find()?;
@@ -153,12 +152,12 @@ impl UnitTree {
         Ok((systemd, path))
     }
 
-    /// Where the slice of the tree called `root` is, if the mount shows it.
+    /// Directory of the slice of the tree `root`, if the mount shows it.
     pub(super) fn dir_in(mount: &Mount, root: &str) -> Option<PathBuf> {
         dir_of(mount, &Names::new(root).path_of_top()).ok()
     }
 
-    /// How many processes live in claims of the tree called `root`, without asking systemd.
+    /// Number of processes in claims of the tree `root`, without asking systemd.
     #[must_use]
     pub fn members(root: &str) -> usize {
         let names = Names::new(root);
@@ -180,13 +179,13 @@ impl UnitTree {
             .sum()
     }
 
-    /// The cgroup above all claims but the lodged ones.
+    /// The cgroup above all claims except lodged ones.
     #[must_use]
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// Copies the caps of the users' slices again, in the background: after the administrator changed them.
+    /// Copies the caps of the users' slices again, in the background, after the administrator has changed them.
     pub fn refresh_caps(&self) {
         let Some(systemd) = &self.systemd else { return };
         systemd.refresh_caps(self.names.top(), "user.slice".to_owned(), || None);
@@ -203,7 +202,7 @@ impl UnitTree {
         }
     }
 
-    /// Copies the caps of a user's slice; where the administrator has set no weight, that of the user's claims takes its place.
+    /// Copies the caps of a user's slice; if the administrator has set no weight, the user's claims determine it.
     pub(super) fn refresh_user(&self, uid: u32) {
         if let Some(systemd) = &self.systemd {
             let slice = self.names.slice(uid);
@@ -218,8 +217,8 @@ impl UnitTree {
         warm_up(&self.mount)
     }
 
-    /// The service that this process is the main process of, if its claim can live in its cgroup: nobody but
-    /// root can move a process out of it.
+    /// The service whose main process this is, if its claim can live in the service's cgroup: only root can move a
+    /// process out of it.
     #[must_use]
     pub fn lodging(&self, pid: u32) -> Option<MainOf> {
         let path = path_of_pid(i32::try_from(pid).ok()?)?;
@@ -231,8 +230,7 @@ impl UnitTree {
         (found.cgroup == cgroup && self.is_roots(cgroup)).then_some(found)
     }
 
-    /// Whether all cgroups above this one belong to root: whoever may write to one of them can move
-    /// processes within it.
+    /// Whether all cgroups above this one belong to root: the owner of any of them can move processes within it.
     fn is_roots(&self, cgroup: &Path) -> bool {
         let Some(dir) = cgroup.to_str().and_then(|c| self.mount.dir_of(c)) else {
             return false;
@@ -247,7 +245,7 @@ impl UnitTree {
             })
     }
 
-    /// The users whose units are there, with their directories.
+    /// Users whose units exist, with their directories.
     fn users(&self) -> Vec<(u32, PathBuf)> {
         let entries = fs::read_dir(&self.dir).into_iter().flatten().flatten();
         entries
@@ -256,15 +254,15 @@ impl UnitTree {
             .collect()
     }
 
-    /// Whether the user's units are there.
+    /// Whether the user's units exist.
     #[must_use]
     pub fn has_home(&self, uid: u32) -> bool {
         let home = Path::new(&self.names.slice(uid)).join(self.names.service(uid));
         self.dir.join(home).is_dir()
     }
 
-    /// Has systemd make the user's units, which may take seconds: for whoever lets nobody else wait. A claim that finds none
-    /// has them made in a moment, or fails.
+    /// Makes systemd create the user's units, which may take seconds: for callers that block nobody else. Without them,
+    /// a claim has them made quickly or fails.
     ///
     /// # Errors
     /// [`CgroupError::Systemd`].
@@ -272,8 +270,8 @@ impl UnitTree {
         self.make_home(uid, Patience::Long)
     }
 
-    /// Has systemd make a slice for a claim that has the limits of its user, for programs that put what they start into
-    /// units; its cgroup, in the kernel's words.
+    /// Makes systemd create a slice for a claim with its user's limits, for programs that start units; returns the
+    /// kernel's name of the cgroup.
     ///
     /// # Errors
     /// [`CgroupError::Systemd`].
@@ -287,7 +285,6 @@ impl UnitTree {
         Ok(systemd.slice(name, description, None, Patience::Short)?)
     }
 
-    /// Has systemd make the user's units.
     fn make_home(&self, uid: u32, patience: Patience) -> Result<(), CgroupError> {
         let Some(systemd) = &self.systemd else {
             return Ok(());
@@ -327,7 +324,7 @@ impl ClaimTree for UnitTree {
         }
         let dir = self.dir.join(self.names.path(place));
         let made = match fs::create_dir(&dir) {
-            // The user's first claim, or somebody has stopped the units.
+            // The user's first claim, or the units were stopped.
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
                 if let (None, Some(own)) = (&self.systemd, &self.old) {
                     return own.create(place);
@@ -395,7 +392,7 @@ impl ClaimTree for UnitTree {
     fn bound(&self, pid: i32, uid: u32) -> Option<Bound> {
         let path = path_of_pid(pid)?;
         let from = Path::new(&path);
-        // The main process of a service keeps its cgroup.
+        // The main process of a service stays in its cgroup.
         let bound = self.ground().bound(from, &self.kernel_path, uid)?;
         self.lodging(pid.cast_unsigned()).is_none().then_some(bound)
     }

@@ -1,4 +1,4 @@
-//! The tree that this machine has: gshare's own, or systemd's; and the claims whose cgroup lies elsewhere.
+//! The tree of this machine: gshare's own, or systemd's; and claims whose cgroup lies elsewhere.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,24 +14,24 @@ use super::{
     v2_path,
 };
 
-/// Where the claims of this machine live.
+/// All claims' cgroups on this machine.
 #[derive(Debug, Clone)]
 pub struct Tree {
     kind: Kind,
-    /// Claims in cgroups outside the tree, by the kernel's name of the cgroup.
+    /// Claims in cgroups outside the tree, by the cgroup's kernel name.
     elsewhere: Arc<Mutex<BTreeMap<PathBuf, ClaimPlace>>>,
 }
 
 #[derive(Debug, Clone)]
 enum Kind {
-    /// Directories that gshare makes itself.
+    /// gshare's own directories.
     Own(OwnTree),
     /// Units of systemd.
     Units(Box<UnitTree>),
 }
 
 impl Tree {
-    /// The cgroup above all claims but those that live elsewhere.
+    /// The cgroup above all claims except those that live elsewhere.
     #[must_use]
     pub fn dir(&self) -> &Path {
         match &self.kind {
@@ -40,10 +40,9 @@ impl Tree {
         }
     }
 
-    /// Makes the moves of the next milliseconds cheap. The first move in a while waits for a grace
-    /// period of the kernel (about 7 ms), those right after it do not. Call this in a thread of its
-    /// own as soon as a claim is likely, such as when a client connects: the wait then passes while
-    /// the request is read and journalled.
+    /// Makes the moves of the next milliseconds cheap. The first move after a while waits for an RCU grace period
+    /// (about 7 ms), the next ones do not. Call this in a thread of its own as soon as a claim is likely, such as when
+    /// a client connects: the wait then passes while the request is read and journaled.
     ///
     /// # Errors
     /// [`CgroupError::Io`]; nothing depends on its success.
@@ -54,11 +53,11 @@ impl Tree {
         }
     }
 
-    /// Gives a claim processor time in proportion to this weight, beside all other claims: their users count with the sum of
-    /// theirs. False where the kernel has no processor controller there.
+    /// Gives a claim processor time in proportion to this weight, beside all other claims: a user counts with the sum
+    /// of their claims' weights. False if the kernel has no processor controller there.
     ///
     /// # Errors
-    /// [`CgroupError::Io`]; the claim runs on as before then.
+    /// [`CgroupError::Io`]; the claim then runs on unchanged.
     pub fn weigh(&self, cgroup: &ClaimCgroup, weight: u32) -> Result<bool, CgroupError> {
         let weighed = cgroup.weigh(weight)?;
         if weighed {
@@ -80,7 +79,7 @@ impl Tree {
         Ok(())
     }
 
-    /// systemd's units, where they hold the claims.
+    /// The systemd units, if they hold the claims.
     #[must_use]
     pub fn units(&self) -> Option<&UnitTree> {
         match &self.kind {
@@ -89,8 +88,8 @@ impl Tree {
         }
     }
 
-    /// Lets a claim live in the cgroup of a service or in a slice of its own, `cgroup` in the kernel's words; a claim that
-    /// lodged there before is over.
+    /// Lets a claim live in a service's cgroup or in a slice of its own, `cgroup` being its kernel name; replaces an
+    /// earlier claim there, which has ended.
     ///
     /// # Errors
     /// [`CgroupError::Io`], with `is_gone()` if there is no such cgroup.
@@ -104,11 +103,11 @@ impl Tree {
         Ok(opened)
     }
 
-    /// From now on all processes below `cgroup`, in the kernel's words, are members of the claim. It is somebody else's
-    /// and need not be there yet: then there is nothing to open.
+    /// Makes all processes below `cgroup` (the kernel's name) members of the claim. The cgroup belongs to another
+    /// program and need not exist yet: then nothing is opened.
     ///
     /// # Errors
-    /// [`CgroupError::Io`] for anything but that.
+    /// [`CgroupError::Io`] for any other failure.
     pub fn stand_for(
         &self,
         place: ClaimPlace,
@@ -122,13 +121,13 @@ impl Tree {
         }
     }
 
-    /// Whether there is such a cgroup, by the kernel's name.
+    /// Whether a cgroup with this kernel name exists.
     #[must_use]
     pub fn is_there(&self, cgroup: &Path) -> bool {
         dir_of(&self.ground().mount, cgroup).is_ok_and(|dir| dir.is_dir())
     }
 
-    /// The claim has no members in `cgroup` any more.
+    /// Ends the claim's membership of `cgroup`.
     pub fn leave(&self, place: ClaimPlace, cgroup: &Path) {
         let mut elsewhere = self.elsewhere();
         if elsewhere.get(cgroup) == Some(&place) {
@@ -136,11 +135,11 @@ impl Tree {
         }
     }
 
-    /// The kernel's name of a cgroup that somebody names by its directory or by that name, if a claim can stand for what
-    /// is below it.
+    /// The kernel's name of a cgroup given by its directory or by that name, if a claim can cover the processes below
+    /// it.
     ///
     /// # Errors
-    /// Why not, for people.
+    /// The reason, for people.
     pub fn foreign_name(&self, named: &Path) -> Result<PathBuf, String> {
         let Some(named) = named.to_str().and_then(name::plain) else {
             return Err(format!(
@@ -203,7 +202,7 @@ impl Tree {
     }
 }
 
-/// The directories in which claims of the tree called `root` may be, without asking systemd: gshare's own and systemd's.
+/// Directories that may contain claims of the tree `root`, without asking systemd: gshare's own and systemd's.
 #[must_use]
 pub fn trees(mount: &Mount, root: &str) -> Vec<PathBuf> {
     let dirs = [Some(mount.point.join(root)), UnitTree::dir_in(mount, root)];
@@ -261,7 +260,7 @@ impl ClaimTree for Tree {
 
     fn remove(&self, cgroup: &ClaimCgroup) -> Result<(), CgroupError> {
         self.kind().remove(cgroup)?;
-        // A user's cgroup that has gone with its last claim has no weight.
+        // A user's cgroup that was removed with its last claim has no weight.
         let _ = self.weigh_user(cgroup);
         self.leave(cgroup.place(), cgroup.kernel_path());
         Ok(())

@@ -1,4 +1,4 @@
-//! The service's end: keeps the engine alive, asks it, ends it when it hangs.
+//! The service's side: keeps the engine alive, sends requests, ends an engine that hangs.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};
@@ -9,12 +9,11 @@ use std::time::{Duration, Instant};
 
 use super::{Answer, CheckpointError, Outcome, ProcessState, Request, Step};
 
-/// How long `cuInit` may take.
+/// Maximum time of `cuInit`.
 const START: Duration = Duration::from_secs(60);
 
 type Waiting = Arc<Mutex<HashMap<u64, Sender<Outcome>>>>;
 
-/// An engine that runs.
 #[derive(Debug)]
 struct Running {
     child: Child,
@@ -33,11 +32,11 @@ impl Drop for Running {
 struct State {
     running: Option<Running>,
     last: u64,
-    /// The GPUs that it may open, by UUID; `None`: all.
+    /// UUIDs of the GPUs that it may open; `None`: all.
     only: Option<String>,
 }
 
-/// The way to the process that talks to the driver. May be used by several threads at once.
+/// Connection to the process that talks to the driver. Several threads may use it at once.
 #[derive(Debug)]
 pub struct Engine {
     /// Program and arguments.
@@ -50,8 +49,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Engine {
-    /// An engine that is started by this program with these arguments when it is first asked. The program has to call
-    /// [`super::serve`].
+    /// An engine, started on first use by this program with these arguments. The program must call [`super::serve`].
     pub fn new(command: impl IntoIterator<Item = impl Into<std::ffi::OsString>>) -> Self {
         Self {
             command: command.into_iter().map(Into::into).collect(),
@@ -64,16 +62,16 @@ impl Engine {
         lock(&self.state).running.as_ref().map(|r| r.child.id())
     }
 
-    /// Starts the engine if it does not run.
+    /// Starts the engine if it is not running.
     ///
     /// # Errors
-    /// When it cannot be started or cannot use the driver.
+    /// If it cannot be started or cannot use the driver.
     pub fn start(&self) -> Result<(), CheckpointError> {
         self.started().map(drop)
     }
 
-    /// Lets an engine open these GPUs only (UUIDs, as in `CUDA_VISIBLE_DEVICES`), or all. One that runs is ended, and with
-    /// it all that it has open; the next question starts another.
+    /// Lets the engine open only these GPUs (UUIDs, as in `CUDA_VISIBLE_DEVICES`), or all. Ends a running engine, and
+    /// with it all that it has open; the next request starts another.
     pub fn restrict(&self, only: Option<String>) {
         let mut state = lock(&self.state);
         state.running = None;
@@ -101,7 +99,7 @@ impl Engine {
         let mut command = Command::new(program);
         command
             .args(arguments)
-            // The driver itself, all its GPUs, and no MPS.
+            // The real driver, all its GPUs, and no MPS.
             .env_remove("LD_LIBRARY_PATH")
             .env_remove("LD_PRELOAD")
             .env_remove("CUDA_VISIBLE_DEVICES")
@@ -140,7 +138,7 @@ impl Engine {
         }
     }
 
-    /// Sends a request; the engine that has it, and where the answer comes.
+    /// Sends a request; returns its engine, and the channel of the answer.
     fn ask(&self, pid: i32, step: &Step) -> Result<(u32, Receiver<Outcome>), CheckpointError> {
         let mut state = self.started()?;
         state.last += 1;
@@ -169,7 +167,7 @@ impl Engine {
         Ok((engine, receive))
     }
 
-    /// Ends an engine, unless another has its place already.
+    /// Ends an engine, unless it was already replaced.
     fn give_up(&self, engine: u32) {
         let mut state = lock(&self.state);
         if state
@@ -192,7 +190,7 @@ impl Engine {
             }),
             Ok(outcome) => Ok(outcome),
             Err(RecvTimeoutError::Disconnected) => {
-                // Its pipe is closed; that it has ended the kernel may tell a moment later.
+                // Its pipe is closed; the kernel may report its end a moment later.
                 self.give_up(engine);
                 Err(CheckpointError::Died {
                     call: step.call(),
@@ -200,7 +198,7 @@ impl Engine {
                 })
             }
             Err(RecvTimeoutError::Timeout) => {
-                // Nothing else takes a call in the driver back. Others that wait find it dead and ask anew.
+                // Nothing else cancels a call in the driver. Other waiting callers find the engine dead and ask again.
                 self.give_up(engine);
                 Err(CheckpointError::TimedOut {
                     call: step.call(),
@@ -211,7 +209,7 @@ impl Engine {
         }
     }
 
-    /// Has a step carried out.
+    /// Carries out a step.
     ///
     /// # Errors
     /// The driver's refusal, or that there was no answer within `patience`.
@@ -219,10 +217,10 @@ impl Engine {
         self.run(pid, step, patience).map(drop)
     }
 
-    /// How far a process is; `None` for one that does not use CUDA. An engine that dies meanwhile is replaced, once.
+    /// Checkpoint state of a process; `None` if it does not use CUDA. An engine that dies meanwhile is replaced, once.
     ///
     /// # Errors
-    /// When the engine or the driver cannot tell.
+    /// If the engine or the driver cannot tell.
     pub fn state(
         &self,
         pid: i32,
@@ -243,7 +241,7 @@ impl Engine {
     }
 }
 
-/// Hands answers to those who wait for them, until the engine ends; then nobody gets one.
+/// Passes answers to their callers until the engine ends; later callers get none.
 fn read(output: impl BufRead, waiting: &Waiting) {
     for line in output.lines().map_while(Result::ok) {
         let Ok(answer) = serde_json::from_str::<Answer>(&line) else {

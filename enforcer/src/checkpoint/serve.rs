@@ -21,7 +21,7 @@ fn tell(seq: u64, outcome: Outcome) -> bool {
         .is_ok()
 }
 
-/// Serves whoever holds the other end of standard input and output, until that end is closed.
+/// Serves the other end of standard input and output, until it is closed.
 pub fn serve(libcuda: &Path) {
     let driver = match Driver::load(libcuda) {
         Ok(driver) => driver,

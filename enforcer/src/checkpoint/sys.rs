@@ -11,7 +11,7 @@ use std::path::Path;
 
 use super::{Outcome, ProcessState, Step};
 
-/// The version of CUDA that brought these functions.
+/// The CUDA version that introduced these functions.
 const SINCE: c_int = 12_080;
 
 type Function<T> = unsafe extern "C" fn(c_int, *mut T) -> c_int;
@@ -42,7 +42,6 @@ struct NoArgs([u64; 8]);
 const _: () = assert!(size_of::<LockArgs>() == 64);
 const _: () = assert!(size_of::<RestoreArgs>() == 64);
 
-/// The loaded and initialised driver.
 #[derive(Clone, Copy)]
 pub(super) struct Driver {
     state: Function<c_int>,
@@ -53,7 +52,7 @@ pub(super) struct Driver {
     error_name: unsafe extern "C" fn(c_int, *mut *const c_char) -> c_int,
 }
 
-/// `GPU-...` as bytes.
+/// Parses `GPU-...`.
 fn uuid(text: &str) -> Option<[u8; 16]> {
     let hex: Vec<u8> = text
         .strip_prefix("GPU-")?
@@ -145,7 +144,7 @@ impl Driver {
         Outcome::Failed { code, name }
     }
 
-    /// Carries out a step; takes as long as the driver takes.
+    /// Carries out a step; takes as long as the driver.
     pub(super) fn run(&self, pid: i32, step: &Step) -> Outcome {
         let mut none = NoArgs([0; 8]);
         let code = match step {

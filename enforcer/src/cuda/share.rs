@@ -1,4 +1,4 @@
-//! What a program shares with others, for the tests of what cannot be checkpointed.
+//! Memory and events shared with other processes, for tests of state that cannot be checkpointed.
 
 #![allow(
     unsafe_code,
@@ -36,10 +36,10 @@ struct ExternalMemory {
     reserved: [c_uint; 16],
 }
 
-/// Size of the object that is made, in bytes.
+/// Size of the object, in bytes.
 const SIZE: usize = 2 << 20;
 
-/// What a context can share.
+/// The shareable objects of a context.
 #[derive(Debug)]
 pub struct Sharing<'a> {
     context: &'a Context,
@@ -47,10 +47,10 @@ pub struct Sharing<'a> {
 }
 
 impl<'a> Sharing<'a> {
-    /// Finds the functions.
+    /// Looks up the functions.
     ///
     /// # Errors
-    /// When the driver lacks one.
+    /// If the driver lacks one.
     pub fn of(context: &'a Context) -> Result<Self, CudaError> {
         Ok(Self {
             context,
@@ -58,10 +58,10 @@ impl<'a> Sharing<'a> {
         })
     }
 
-    /// Makes a handle by which other processes can open a buffer (legacy CUDA IPC).
+    /// Makes a handle with which other processes can open a buffer (legacy CUDA IPC).
     ///
     /// # Errors
-    /// When the driver fails.
+    /// If the driver fails.
     pub fn memory(&self, buffer: Buffer) -> Result<[u64; 8], CudaError> {
         let mut handle = [0; 8];
         // SAFETY: the out pointer is valid for the 64 bytes of a handle; the driver checks the address.
@@ -70,10 +70,10 @@ impl<'a> Sharing<'a> {
         Ok(handle)
     }
 
-    /// Makes a multicast object of one GPU, as NCCL does of all of its.
+    /// Makes a multicast object of one GPU, as NCCL does for all its GPUs.
     ///
     /// # Errors
-    /// When the driver fails, or the GPUs are not joined so.
+    /// If the driver fails, or the GPUs are not joined so.
     pub fn multicast(&self) -> Result<(), CudaError> {
         let prop = MulticastProp {
             devices: 1,
@@ -87,10 +87,10 @@ impl<'a> Sharing<'a> {
         self.context.check("cuMulticastCreate", code)
     }
 
-    /// Imports the memory behind a descriptor, as of another driver.
+    /// Imports the memory behind a descriptor, as from another driver.
     ///
     /// # Errors
-    /// When the driver fails.
+    /// If the driver fails.
     pub fn import(&self, memory: OwnedFd) -> Result<(), CudaError> {
         let described = ExternalMemory {
             kind: 1,
@@ -103,7 +103,7 @@ impl<'a> Sharing<'a> {
         // SAFETY: both pointers are valid, and the structure is the driver's.
         let code = unsafe { (self.functions.import)(&raw mut handle, &raw const described) };
         self.context.check("cuImportExternalMemory", code)?;
-        // The driver's from here on.
+        // The driver owns it from here on.
         let _ = memory.into_raw_fd();
         Ok(())
     }

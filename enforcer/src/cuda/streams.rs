@@ -1,4 +1,4 @@
-//! Streams, events, graphs and copies that do not wait, for the programs of the benchmarks.
+//! Streams, events, graphs and asynchronous copies, for the benchmarks' programs.
 
 #![allow(
     unsafe_code,
@@ -28,11 +28,11 @@ functions! {
 #[derive(Clone, Copy, Debug)]
 pub struct Stream(Handle);
 
-/// An event whose waiters sleep.
+/// An event whose waiting threads sleep.
 #[derive(Clone, Copy, Debug)]
 pub struct Event(Handle);
 
-/// A graph that can be launched.
+/// An executable graph.
 #[derive(Clone, Copy, Debug)]
 pub struct Graph(Handle);
 
@@ -43,8 +43,7 @@ pub struct Pinned {
     bytes: usize,
 }
 
-/// What a context does beside its default stream. Nothing that it makes is taken down before the process
-/// ends.
+/// Further streams of a context. They live until the process ends.
 #[derive(Debug)]
 pub struct Streams<'a> {
     context: &'a Context,
@@ -53,16 +52,16 @@ pub struct Streams<'a> {
 
 /// Streams that do not wait for the default stream.
 const NON_BLOCKING: c_uint = 1;
-/// Waiters sleep; no time is taken.
+/// Waiting threads sleep; no times are recorded.
 const EVENT_FLAGS: c_uint = 1 | 2;
 /// Only the capturing thread's calls matter.
 const THREAD_LOCAL: c_int = 1;
 
 impl<'a> Streams<'a> {
-    /// Finds the functions.
+    /// Looks up the functions.
     ///
     /// # Errors
-    /// When the driver lacks one.
+    /// If the driver lacks one.
     pub fn of(context: &'a Context) -> Result<Self, CudaError> {
         Ok(Self {
             context,
@@ -73,7 +72,7 @@ impl<'a> Streams<'a> {
     /// Makes a stream.
     ///
     /// # Errors
-    /// When the driver fails.
+    /// If the driver fails.
     pub fn stream(&self) -> Result<Stream, CudaError> {
         let mut stream = std::ptr::null_mut();
         // SAFETY: the out pointer is valid.
@@ -85,7 +84,7 @@ impl<'a> Streams<'a> {
     /// Makes an event.
     ///
     /// # Errors
-    /// When the driver fails.
+    /// If the driver fails.
     pub fn event(&self) -> Result<Event, CudaError> {
         let mut event = std::ptr::null_mut();
         // SAFETY: the out pointer is valid.
@@ -94,17 +93,17 @@ impl<'a> Streams<'a> {
         Ok(Event(event))
     }
 
-    /// Records an event behind what the stream has.
+    /// Records an event behind the stream's work.
     ///
     /// # Errors
-    /// When the driver fails.
+    /// If the driver fails.
     pub fn record(&self, event: Event, stream: Stream) -> Result<(), CudaError> {
         // SAFETY: both were made by this driver and live.
         let code = unsafe { (self.functions.record)(event.0, stream.0) };
         self.context.check("cuEventRecord", code)
     }
 
-    /// Sleeps until an event is over.
+    /// Sleeps until an event has occurred.
     ///
     /// # Errors
     /// What a kernel before it failed with.
@@ -117,15 +116,15 @@ impl<'a> Streams<'a> {
     /// Launches one block of a kernel without parameters.
     ///
     /// # Errors
-    /// When the driver refuses it.
+    /// If the driver refuses it.
     pub fn launch(&self, kernel: Function, stream: Stream) -> Result<(), CudaError> {
         self.launch_blocks(kernel, 1, stream)
     }
 
-    /// Launches so many blocks of 32 threads of a kernel without parameters.
+    /// Launches blocks of 32 threads of a kernel without parameters.
     ///
     /// # Errors
-    /// When the driver refuses it.
+    /// If the driver refuses it.
     pub fn launch_blocks(
         &self,
         kernel: Function,
@@ -140,10 +139,10 @@ impl<'a> Streams<'a> {
         self.context.check("cuLaunchKernel", code)
     }
 
-    /// Captures what `work` puts into a stream as a graph.
+    /// Captures the launches of `work` on a stream as a graph.
     ///
     /// # Errors
-    /// When the driver or `work` fails.
+    /// If the driver or `work` fails.
     pub fn graph(
         &self,
         stream: Stream,
@@ -166,17 +165,17 @@ impl<'a> Streams<'a> {
     /// Launches a graph.
     ///
     /// # Errors
-    /// When the driver refuses it.
+    /// If the driver refuses it.
     pub fn launch_graph(&self, graph: Graph, stream: Stream) -> Result<(), CudaError> {
         // SAFETY: both were made by this driver and live.
         let code = unsafe { (self.functions.graph_launch)(graph.0, stream.0) };
         self.context.check("cuGraphLaunch", code)
     }
 
-    /// Takes pinned host memory.
+    /// Allocates pinned host memory.
     ///
     /// # Errors
-    /// When there is none.
+    /// If there is none.
     pub fn pinned(&self, bytes: usize) -> Result<Pinned, CudaError> {
         let mut address = std::ptr::null_mut();
         // SAFETY: the out pointer is valid.
@@ -185,10 +184,10 @@ impl<'a> Streams<'a> {
         Ok(Pinned { address, bytes })
     }
 
-    /// Copies pinned memory to the device without waiting, as much as fits.
+    /// Copies pinned memory to the device asynchronously, as much as fits.
     ///
     /// # Errors
-    /// When the driver refuses it.
+    /// If the driver refuses it.
     pub fn copy(&self, to: Buffer, from: Pinned, stream: Stream) -> Result<(), CudaError> {
         let bytes = to.bytes.min(from.bytes);
         // SAFETY: pinned memory is never given back, and the length lies within both.

@@ -1,5 +1,5 @@
-//! The driver's functions, by `dlopen` and `dlsym`. A program of one thread: contexts are made current
-//! where they are made.
+//! The driver's functions, by `dlopen` and `dlsym`. For programs of one thread: contexts are current where they are
+//! made.
 
 #![allow(
     unsafe_code,
@@ -83,7 +83,7 @@ impl Driver {
     /// Loads a library, by path or by name as any program would (`libcuda.so.1`), and calls `cuInit`.
     ///
     /// # Errors
-    /// When the library or one of its functions is missing, or initialisation fails.
+    /// If the library or one of its functions is missing, or initialisation fails.
     pub fn load(library: &Path) -> Result<Self, CudaError> {
         let failed = |why: String| CudaError::Load {
             library: library.to_owned(),
@@ -135,10 +135,10 @@ impl Driver {
         Err(CudaError::Call { call, code, name })
     }
 
-    /// Number of GPUs that this process sees.
+    /// Number of visible GPUs.
     ///
     /// # Errors
-    /// When the driver fails.
+    /// If the driver fails.
     pub fn device_count(&self) -> Result<i32, CudaError> {
         let mut count = 0;
         // SAFETY: the out pointer is valid.
@@ -160,7 +160,7 @@ impl Driver {
     /// An attribute of a GPU, by its number in `CUdevice_attribute`.
     ///
     /// # Errors
-    /// When the driver does not know it.
+    /// If the driver does not know it.
     pub fn attribute(&self, index: i32, attribute: c_int) -> Result<c_int, CudaError> {
         let device = self.device(index)?;
         let mut value = 0;
@@ -171,10 +171,10 @@ impl Driver {
         Ok(value)
     }
 
-    /// `GPU-...` of a GPU, as NVML prints it.
+    /// UUID of a GPU in NVML's form, `GPU-...`.
     ///
     /// # Errors
-    /// When the driver fails.
+    /// If the driver fails.
     pub fn uuid(&self, index: i32) -> Result<String, CudaError> {
         let device = self.device(index)?;
         let mut bytes = [0; 16];
@@ -196,7 +196,7 @@ impl Driver {
     /// Retains the primary context of a GPU and makes it current on this thread.
     ///
     /// # Errors
-    /// When the driver fails, or the claim's cap leaves no room for a context.
+    /// If the driver fails, or the claim's cap leaves no room for a context.
     pub fn context(&self, index: i32) -> Result<Context, CudaError> {
         let device = self.device(index)?;
         let mut context = std::ptr::null_mut();
@@ -243,10 +243,10 @@ impl Context {
         self.driver.check(call, code)
     }
 
-    /// Free and total bytes as the driver tells this process.
+    /// Free and total bytes according to the driver.
     ///
     /// # Errors
-    /// When the driver fails.
+    /// If the driver fails.
     pub fn memory(&self) -> Result<(usize, usize), CudaError> {
         let (mut free, mut total) = (0, 0);
         // SAFETY: both out pointers are valid.
@@ -255,7 +255,7 @@ impl Context {
         Ok((free, total))
     }
 
-    /// Sets the bytes of stack that each thread of a kernel has.
+    /// Sets the stack size of each thread of a kernel, in bytes.
     ///
     /// # Errors
     /// Out of memory ([`CudaError::is_out_of_memory`]) and all others.
@@ -298,7 +298,7 @@ impl Context {
     /// Frees device memory.
     ///
     /// # Errors
-    /// When the driver does not know the address.
+    /// If the driver does not know the address.
     pub fn free(&self, buffer: Buffer) -> Result<(), CudaError> {
         // SAFETY: an address; the driver checks it.
         self.driver.check("cuMemFree", unsafe {
@@ -309,7 +309,7 @@ impl Context {
     /// Copies to the start of a buffer.
     ///
     /// # Errors
-    /// When the driver fails, also for data longer than the buffer.
+    /// If the driver fails, also for data longer than the buffer.
     pub fn write(&self, buffer: Buffer, data: &[u8]) -> Result<(), CudaError> {
         // SAFETY: the source is valid for its length; the driver checks the destination.
         let code = unsafe {
@@ -321,7 +321,7 @@ impl Context {
     /// Copies from the start of a buffer.
     ///
     /// # Errors
-    /// When the driver fails.
+    /// If the driver fails.
     pub fn read(&self, buffer: Buffer, data: &mut [u8]) -> Result<(), CudaError> {
         // SAFETY: the destination is valid for its length; the driver checks the source.
         let code = unsafe {
@@ -330,10 +330,10 @@ impl Context {
         self.driver.check("cuMemcpyDtoH", code)
     }
 
-    /// Loads PTX and looks a kernel up.
+    /// Loads PTX and returns one of its kernels.
     ///
     /// # Errors
-    /// When the text is not accepted or has no such kernel.
+    /// If the text is not accepted or has no such kernel.
     pub fn kernel(&self, ptx: &CStr, name: &CStr) -> Result<Function, CudaError> {
         let mut module = std::ptr::null_mut();
         // SAFETY: the image is PTX text that ends in NUL.
@@ -351,7 +351,7 @@ impl Context {
     /// Launches a kernel on the default stream. Every parameter is one 64-bit word.
     ///
     /// # Errors
-    /// When the driver refuses the launch.
+    /// If the driver refuses the launch.
     pub fn launch(
         &self,
         kernel: Function,
@@ -383,7 +383,7 @@ impl Context {
         self.driver.check("cuLaunchKernel", code)
     }
 
-    /// Waits until everything launched has ended.
+    /// Waits until all launched work has ended.
     ///
     /// # Errors
     /// What a kernel failed with.

@@ -1,4 +1,4 @@
-//! Loading filters (one per distinct set of rules) and setting them on cgroups.
+//! Loads filters (one per distinct set of rules) and attaches them to cgroups.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -8,12 +8,12 @@ use std::path::{Path, PathBuf};
 use super::{DeviceRules, program, sys};
 use crate::cgroup::ClaimCgroup;
 
-/// The name under which the filters show in `bpftool cgroup show`; how they are recognised.
+/// Name of the filters in `bpftool cgroup show`, by which they are recognised.
 pub(super) const NAME: &str = "gshare_dev";
-/// How many loaded programs are kept at hand. All sets of four GPUs are 16.
+/// Maximum number of loaded programs kept for reuse. All sets of four GPUs are 16.
 const KEPT: usize = 64;
 
-/// What can go wrong with a device filter.
+/// Errors of a device filter.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeviceError {
@@ -23,16 +23,16 @@ pub enum DeviceError {
          hint: run gshared as root; without the device filter, programs in claims can open every GPU"
     )]
     NotPermitted {
-        /// What was attempted.
+        /// The attempted action.
         verb: &'static str,
         /// The kernel's answer.
         #[source]
         source: io::Error,
     },
-    /// The kernel's verifier turned the program down.
+    /// The kernel's verifier rejected the program.
     #[error("the kernel refused the device filter: {log}")]
     Refused {
-        /// What the verifier said; empty if it said nothing.
+        /// The verifier's log; may be empty.
         log: String,
         /// The kernel's answer.
         #[source]
@@ -41,7 +41,7 @@ pub enum DeviceError {
     /// Any other failure.
     #[error("cannot {verb} the device filter of {cgroup}")]
     Io {
-        /// What was attempted.
+        /// The attempted action.
         verb: &'static str,
         /// The claim's cgroup.
         cgroup: PathBuf,
@@ -71,7 +71,7 @@ pub struct Attached {
     pub id: u32,
     /// Its name.
     pub name: String,
-    /// Hash of its instructions: equal tags are equal rules.
+    /// Hash of its instructions: equal tags mean equal rules.
     pub tag: [u8; 8],
     /// Whether gshare made it.
     pub ours: bool,
@@ -84,16 +84,16 @@ struct Loaded {
     tag: [u8; 8],
 }
 
-/// The loaded filters. Programs are shared by all claims with equal rules. Nothing is lost with
-/// this value: what is attached stays attached, and [`Filters::set`] looks before it acts.
+/// The loaded filters. Claims with equal rules share a program. Dropping this value changes nothing: attached programs
+/// stay attached, and [`Filters::set`] checks before it acts.
 #[derive(Debug, Default)]
 pub struct Filters {
     loaded: BTreeMap<DeviceRules, Loaded>,
 }
 
 impl Filters {
-    /// Loads the program for `rules`, so that the first claim with them need not wait. Also the
-    /// probe of whether filters work here at all.
+    /// Loads the program for `rules`, so that the first claim with them need not wait. Also tests whether filters work
+    /// here at all.
     ///
     /// # Errors
     /// [`DeviceError::NotPermitted`] or [`DeviceError::Refused`].
@@ -101,12 +101,11 @@ impl Filters {
         self.loaded(rules).map(drop)
     }
 
-    /// Makes `rules` the one filter of gshare on `cgroup`: attaches it, or puts it in the place of
-    /// an older one in a single step, so that there is no moment without a filter. Filters of
-    /// others are left alone.
+    /// Makes `rules` the only filter of gshare on `cgroup`: attaches it, or replaces an older one in a single step
+    /// without a gap. Others' filters are left alone.
     ///
     /// # Errors
-    /// [`DeviceError`] saying what failed; the old filter is then still in place.
+    /// [`DeviceError`]; the old filter is then still in place.
     pub fn set(&mut self, cgroup: &ClaimCgroup, rules: &DeviceRules) -> Result<(), DeviceError> {
         let dir = cgroup.dir();
         let io = |verb, source| DeviceError::new(verb, dir, source);
@@ -114,7 +113,7 @@ impl Filters {
         let found = ours(cgroup.as_fd()).map_err(|e| io("query", e))?;
         let (mut placed, mut extra) = (false, Vec::new());
         for (fd, seen) in &found {
-            // The kernel refuses the same program twice on one cgroup.
+            // The kernel refuses the same program twice on a cgroup.
             if seen.id == wanted.id && !placed {
                 placed = true;
             } else {
@@ -131,10 +130,10 @@ impl Filters {
         Ok(())
     }
 
-    /// Sets the filter on a cgroup that was just made and so has none: saves the look.
+    /// Sets the filter on a new cgroup without filters: saves the query.
     ///
     /// # Errors
-    /// [`DeviceError`] saying what failed.
+    /// [`DeviceError`].
     pub fn set_on_new(
         &mut self,
         cgroup: &ClaimCgroup,
@@ -145,10 +144,10 @@ impl Filters {
             .map_err(|e| DeviceError::new("attach", cgroup.dir(), e))
     }
 
-    /// Whether the filter of exactly these rules is on the cgroup, also after a restart.
+    /// Whether the filter of exactly these rules is attached to the cgroup, also after a restart.
     ///
     /// # Errors
-    /// [`DeviceError`] if it cannot be told.
+    /// [`DeviceError`] if the kernel does not tell.
     pub fn is_set(
         &mut self,
         cgroup: &ClaimCgroup,
@@ -159,18 +158,18 @@ impl Filters {
         Ok(found.iter().any(|a| a.ours && a.tag == tag))
     }
 
-    /// Takes gshare's filters off the cgroup; those of others stay.
+    /// Removes gshare's filters from the cgroup; others' stay.
     ///
     /// # Errors
-    /// [`DeviceError`] saying what failed.
+    /// [`DeviceError`].
     pub fn clear(&self, cgroup: &ClaimCgroup) -> Result<(), DeviceError> {
         clear(cgroup.as_fd(), cgroup.dir())
     }
 
-    /// The same for a cgroup by its directory; one that is gone has no filters.
+    /// The same for a cgroup by its directory; a removed cgroup has no filters.
     ///
     /// # Errors
-    /// [`DeviceError`] saying what failed.
+    /// [`DeviceError`].
     pub fn clear_dir(&self, dir: &Path) -> Result<(), DeviceError> {
         match std::fs::File::open(dir) {
             Ok(open) => clear(open.as_fd(), dir),
@@ -179,7 +178,7 @@ impl Filters {
         }
     }
 
-    /// The device filters on a cgroup, gshare's and others'.
+    /// All device filters of a cgroup, gshare's and others'.
     ///
     /// # Errors
     /// [`DeviceError`] if the kernel does not tell.

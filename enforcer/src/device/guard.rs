@@ -1,9 +1,9 @@
-//! Keeps programs outside claims from opening a GPU: a filter on the cgroups where users' programs start.
+//! Keeps programs outside claims from opening a GPU: a filter on the cgroups in which users' programs start.
 //!
-//! A parent's refusal beats a child's permission, so the program itself lets through whoever is below an
-//! exempt cgroup: gshare's claims, the graphical session. It asks the kernel for the caller's ancestors
-//! (`bpf_get_current_ancestor_cgroup_id`), which no process can choose. Attached to the cgroup itself, it
-//! outlives the service; it acts at open, so what is open stays open.
+//! A parent's refusal overrides a child's permission, so the program itself admits processes below an exempt cgroup:
+//! gshare's claims, the graphical session. It asks the kernel for the caller's ancestors
+//! (`bpf_get_current_ancestor_cgroup_id`), which no process can choose. Attached to the cgroup itself, it outlives the
+//! service. It acts at open, so open files stay open.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
@@ -18,15 +18,15 @@ use super::{DeviceError, sys};
 use crate::cgroup::{Mount, trees};
 use crate::nodes::Majors;
 
-/// How every such filter's name begins; the rest tells whose it is.
+/// Name prefix of all such filters; the rest identifies the owner.
 const PREFIX: &str = "gshdeny_";
 /// Type of a character device in the kernel's context (`BPF_DEVCG_DEV_CHAR`).
 const CHARACTER: u32 = 2;
-/// `nvidia-modeset`, which a desktop opens and no CUDA program.
+/// `nvidia-modeset`, opened by desktops and not by CUDA programs.
 const MINOR_MODESET: u32 = 254;
-/// `bpf_get_current_ancestor_cgroup_id(level)`: 0 where the caller is not that deep.
+/// `bpf_get_current_ancestor_cgroup_id(level)`: 0 if the caller is not that deep.
 const ANCESTOR_ID: i32 = 123;
-/// `bpf_get_current_pid_tgid()`, which filters may call since Linux 6.10.
+/// `bpf_get_current_pid_tgid()`, available to filters since Linux 6.10.
 const PID_TGID: i32 = 14;
 /// `bpf_get_current_uid_gid()`.
 const UID_GID: i32 = 15;
@@ -36,37 +36,37 @@ const COMM: i32 = 16;
 const RING_OUTPUT: i32 = 130;
 /// Inode of the machine's first PID namespace (`PROC_PID_INIT_INO`).
 const FIRST_PIDS: u64 = 0xEFFF_FFFC;
-/// How deep exempt cgroups may lie. A service in a cgroup namespace cannot tell the true depth of what it
-/// sees, so all are asked.
+/// Maximum depth of exempt cgroups. A service in a cgroup namespace cannot tell their true depth, so all levels are
+/// checked.
 const LEVELS: i32 = 12;
-/// Most exempt cgroups.
+/// Maximum number of exempt cgroups.
 const EXEMPT: usize = 256;
 
-/// What the filter refuses, and to whom not.
+/// Devices that the filter refuses, and exempt cgroups.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GuardRules {
     /// The device numbers of this machine.
     pub majors: Majors,
     /// Minors N of the `/dev/nvidia<N>` that everybody may open.
     pub open: BTreeSet<u32>,
-    /// The kernel's ids (inode numbers) of cgroups; who is in or below one may open everything.
+    /// The kernel's ids (inode numbers) of exempt cgroups; processes in or below them may open everything.
     pub exempt: BTreeSet<u64>,
 }
 
-/// A program that was kept from a GPU.
+/// A refused open of a GPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
-    /// The process, as the machine numbers it.
+    /// The process, in the machine's pid namespace.
     pub pid: i32,
     /// Its user.
     pub uid: u32,
     /// Its name, at most 15 bytes.
     pub name: String,
-    /// Minor N of `/dev/nvidia<N>`; absent for a MIG capability.
+    /// Minor N of `/dev/nvidia<N>`; `None` for a MIG capability.
     pub minor: Option<u32>,
 }
 
-/// The refusals of a [`Guard`], in their order. Those that come faster than they are read are dropped.
+/// The refusals of a [`Guard`], in order. Those that come faster than they are read are dropped.
 #[derive(Debug)]
 pub struct Refusals {
     ring: sys::Ring,
@@ -74,10 +74,10 @@ pub struct Refusals {
 }
 
 impl Refusals {
-    /// Waits for some and gives them.
+    /// Waits for refusals and returns them.
     ///
     /// # Errors
-    /// When the kernel's ring cannot be waited for.
+    /// If the kernel's ring cannot be polled.
     pub fn wait(&mut self) -> io::Result<Vec<Refusal>> {
         let nvidia = self.nvidia;
         let refusal = |bytes: Vec<u8>| {
@@ -99,10 +99,10 @@ impl Refusals {
     }
 }
 
-/// The program. GPU nodes and MIG capabilities are refused; `nvidiactl`, `nvidia-modeset` and
-/// `nvidia-uvm`, which give nobody a GPU, are not, so that monitors can still say what they may not open. Nor are the
-/// capabilities where some GPUs are open: they open no instance without the node of its GPU. A refusal
-/// is written into `ring`, the descriptor of a map.
+/// The program. It refuses GPU nodes and MIG capabilities. It allows `nvidiactl`, `nvidia-modeset` and `nvidia-uvm`,
+/// which give no access to a GPU, so that monitors can name the GPUs that they may not open. If some GPUs are open,
+/// capabilities are allowed too: they open no instance without its GPU's node. Refusals are written into `ring`, the
+/// descriptor of a map.
 #[must_use]
 pub fn guard_program(rules: &GuardRules, ring: Option<BorrowedFd<'_>>) -> Vec<Insn> {
     let exempt: Vec<u64> = rules.exempt.iter().copied().take(EXEMPT).collect();
@@ -145,11 +145,12 @@ pub fn guard_program(rules: &GuardRules, ring: Option<BorrowedFd<'_>>) -> Vec<In
         Insn::load_word(Reg::R4, Reg::R1, 8),
         Insn::store_word(Reg::R4, -8),
         Insn::store_word(Reg::R3, -4),
-        // The context's first word is access << 16 | type. Making a node opens nothing, and a driver's upgrade does it.
+        // The context's first word is access << 16 | type. Making a node opens nothing, and a driver upgrade makes
+        // nodes.
         Insn::skip_if_equal(Reg::R2, MAKE << 16 | CHARACTER, 1),
         Insn::and(Reg::R2, 0xffff),
     ];
-    // What is to be judged: how long the blocks are, so that each jump knows how far it goes.
+    // Lengths of the blocks, from which each jump gets its distance.
     let blocks: usize = table.iter().map(|(_, minors)| minors.len() + 2).sum();
     let mut left = blocks + 1;
     head.push(Insn::skip_unless_equal(
@@ -177,7 +178,7 @@ pub fn guard_program(rules: &GuardRules, ring: Option<BorrowedFd<'_>>) -> Vec<In
     head
 }
 
-/// Far below the limit of a jump: see [`EXEMPT`] and [`LEVELS`].
+/// Far below the maximum of a jump: see [`EXEMPT`] and [`LEVELS`].
 fn distance(insns: usize) -> i16 {
     i16::try_from(insns).unwrap_or(i16::MAX)
 }
@@ -189,15 +190,15 @@ const _: () = assert!((EXEMPT * 3 + 2) * (LEVELS as usize) < i16::MAX as usize);
 pub struct Guard {
     name: String,
     loaded: Option<(GuardRules, OwnedFd, u32)>,
-    /// Where refusals go; none where the kernel has no way to say them.
+    /// Receives refusals; `None` if the kernel cannot report them.
     ring: Option<OwnedFd>,
 }
 
 impl Guard {
-    /// The guard of the service whose claims are in this cgroup: another service's is another one.
+    /// The guard of the service whose claims are in this cgroup; services have different guards.
     #[must_use]
     pub fn of(tree: &Path) -> Self {
-        // FNV-1a: any number that differs from tree to tree and stays the same.
+        // FNV-1a: any number that is stable and differs between trees.
         let bytes = tree.as_os_str().as_encoded_bytes();
         let hash = bytes.iter().fold(0x811c_9dc5_u32, |hash, byte| {
             (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193)
@@ -209,8 +210,8 @@ impl Guard {
         }
     }
 
-    /// What this guard refuses from now on; its filters say it once they are set anew. `None` where this kernel cannot
-    /// tell, and where processes have other numbers here than on the machine.
+    /// Receiver of this guard's refusals; its filters report them once they are set again. `None` if this kernel cannot
+    /// report them, or if processes have other numbers here than on the machine.
     #[must_use]
     pub fn refusals(&mut self, majors: &Majors) -> Option<Refusals> {
         let own = fs::metadata("/proc/self/ns/pid").ok()?;
@@ -233,11 +234,11 @@ impl Guard {
         })
     }
 
-    /// Makes the rules those of this service's filter on a cgroup: attaches it, or puts it in the place of
-    /// the older one in one step. True if it was not so before.
+    /// Makes `rules` those of this service's filter on a cgroup: attaches it, or replaces the older one in a single
+    /// step. Returns true if that changed anything.
     ///
     /// # Errors
-    /// [`DeviceError`] saying what failed.
+    /// [`DeviceError`].
     pub fn set(&mut self, dir: &Path, rules: &GuardRules) -> Result<bool, DeviceError> {
         let io = |verb, source| DeviceError::new(verb, dir, source);
         let cgroup = open(dir).map_err(|e| io("open the cgroup for", e))?;
@@ -254,18 +255,18 @@ impl Guard {
         Ok(true)
     }
 
-    /// Takes this service's filter off every cgroup that has it, but those that are to keep it. Says how many.
+    /// Removes this service's filter from every cgroup except those in `keep`. Returns their number.
     ///
     /// # Errors
-    /// [`DeviceError`] saying what failed.
+    /// [`DeviceError`].
     pub fn lift_except(&self, keep: &BTreeSet<PathBuf>) -> Result<usize, DeviceError> {
         lift(keep, |name| name == self.name)
     }
 
-    /// Takes the filters of all gshare services off all cgroups of this machine. Says how many.
+    /// Removes the filters of all gshare services from all cgroups of this machine. Returns their number.
     ///
     /// # Errors
-    /// [`DeviceError`] saying what failed.
+    /// [`DeviceError`].
     pub fn lift_all() -> Result<usize, DeviceError> {
         lift(&BTreeSet::new(), |name| name.starts_with(PREFIX))
     }
@@ -303,7 +304,7 @@ fn open(dir: &Path) -> io::Result<File> {
         .open(dir)
 }
 
-/// The filters on a cgroup whose names fit, with their ids.
+/// Filters of a cgroup with matching names, with their ids.
 fn named(cgroup: BorrowedFd<'_>, fits: impl Fn(&str) -> bool) -> io::Result<Vec<(OwnedFd, u32)>> {
     let mut found = Vec::new();
     for id in sys::query(cgroup)? {
@@ -321,7 +322,7 @@ fn named(cgroup: BorrowedFd<'_>, fits: impl Fn(&str) -> bool) -> io::Result<Vec<
 }
 
 fn lift(keep: &BTreeSet<PathBuf>, fits: impl Fn(&str) -> bool) -> Result<usize, DeviceError> {
-    // Without the hierarchy there is nothing that a filter could be on.
+    // Without the hierarchy there are no filters.
     let Ok(mount) = Mount::find() else {
         return Ok(0);
     };
@@ -330,7 +331,7 @@ fn lift(keep: &BTreeSet<PathBuf>, fits: impl Fn(&str) -> bool) -> Result<usize, 
         let entries = fs::read_dir(&dir).into_iter().flatten().flatten();
         let below = entries.filter(|e| e.file_type().is_ok_and(|t| t.is_dir()));
         dirs.extend(below.map(|e| e.path()));
-        // Cgroups come and go while they are walked.
+        // Cgroups come and go during the walk.
         let Ok(cgroup) = open(&dir) else { continue };
         if keep.contains(&dir) {
             continue;
@@ -344,12 +345,12 @@ fn lift(keep: &BTreeSet<PathBuf>, fits: impl Fn(&str) -> bool) -> Result<usize, 
     Ok(lifted)
 }
 
-/// Takes all filters of the service whose claims are in the tree called `root` off: those of its claims, also of the ones in
-/// cgroups `elsewhere` (the kernel's names of them), and those that keep programs without a claim away. For an
-/// administrator whose service does not answer. Says how many.
+/// Removes all filters of the service whose claims are in the tree `root`: those of its claims, including the cgroups
+/// `elsewhere` (kernel names), and those against programs outside claims. For administrators whose service does not
+/// answer. Returns their number.
 ///
 /// # Errors
-/// [`DeviceError`] saying what failed.
+/// [`DeviceError`].
 pub fn open_tree(root: &str, elsewhere: &[PathBuf]) -> Result<usize, DeviceError> {
     let Ok(mount) = Mount::find() else {
         return Ok(0);
@@ -423,7 +424,7 @@ mod tests {
             (&[1, CLAIMS], true),
             (&[1, 5, CLAIMS, 9, 10], true),
             (&[1, 5, 6, SESSION], true),
-            // Half of an id is not the id.
+            // Half of an id does not match.
             (&[1, 0x21, CLAIMS & 0xffff_ffff], false),
             (&[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, SESSION], true),
         ];
@@ -438,7 +439,7 @@ mod tests {
                     open: BTreeSet::new(),
                     exempt: exempt.iter().copied().collect(),
                 };
-                // GPU 7 is everybody's.
+                // GPU 7 is open to everybody.
                 let mixed = GuardRules {
                     open: [7].into(),
                     ..rules.clone()

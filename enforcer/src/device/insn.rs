@@ -1,4 +1,4 @@
-//! BPF instructions, as many as a device filter needs.
+//! The BPF instructions that a device filter needs.
 
 /// One 8-byte BPF instruction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,7 +14,6 @@ pub struct Insn {
     pub immediate: i32,
 }
 
-/// A register of the BPF machine.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Reg {
     /// The return value.
@@ -63,7 +62,7 @@ impl Insn {
         Self::new(0x56, reg, Reg::R0, distance, value.cast_signed())
     }
 
-    /// Goes `distance` instructions ahead.
+    /// Skips `distance` instructions.
     pub(super) fn skip(distance: i16) -> Self {
         Self::new(0x05, Reg::R0, Reg::R0, distance, 0)
     }
@@ -108,7 +107,7 @@ impl Insn {
         Self::new(0x7b, Reg::R10, src, offset, 0)
     }
 
-    /// Calls a function of the kernel: arguments in `r1` and up, the answer in `r0`.
+    /// Calls a function of the kernel: arguments from `r1` on, the result in `r0`.
     pub(super) fn call(function: i32) -> Self {
         Self::new(0x85, Reg::R0, Reg::R0, 0, function)
     }
@@ -118,7 +117,7 @@ impl Insn {
         Self::new(0x95, Reg::R0, Reg::R0, 0, 0)
     }
 
-    /// The instruction as the kernel reads it.
+    /// The instruction in the kernel's encoding.
     #[must_use]
     pub fn to_bytes(self) -> [u8; 8] {
         let [o0, o1] = self.offset.to_ne_bytes();

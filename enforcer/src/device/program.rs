@@ -1,4 +1,4 @@
-//! From the rules of a claim to the program of its filter. Pure: no system call here.
+//! Translates the rules of a claim to its filter's program. Pure: no system calls.
 
 use std::collections::BTreeSet;
 
@@ -11,10 +11,10 @@ pub(crate) const MINOR_CONTROL: u32 = 255;
 pub(crate) const MINORS_UVM: [u32; 2] = [0, 1];
 /// Type of a character device in the kernel's context (`BPF_DEVCG_DEV_CHAR`).
 const CHARACTER: u32 = 2;
-/// To make a node and no more (`BPF_DEVCG_ACC_MKNOD`).
+/// Only making a node (`BPF_DEVCG_ACC_MKNOD`).
 pub(crate) const MAKE: u32 = 1;
 
-/// What the members of a claim may open. Devices that are not NVIDIA's are left as they were.
+/// Devices that the members of a claim may open. Other vendors' devices are unaffected.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DeviceRules {
     /// The device numbers of this machine.
@@ -26,7 +26,7 @@ pub struct DeviceRules {
 }
 
 impl DeviceRules {
-    /// The GPUs with these minors, no MIG capabilities.
+    /// Rules for the GPUs with these minors, without MIG capabilities.
     #[must_use]
     pub fn gpus(majors: Majors, minors: impl IntoIterator<Item = u32>) -> Self {
         Self {
@@ -36,9 +36,9 @@ impl DeviceRules {
         }
     }
 
-    /// Per major the minors that may be opened; all others of these majors are refused.
+    /// Allowed minors of each major; all others of these majors are refused.
     fn table(&self) -> Vec<(u32, Vec<u32>)> {
-        // 254 (nvidia-modeset) and 255 share the major with the GPUs: no grant may name them.
+        // 254 (nvidia-modeset) and 255 share the major with the GPUs: a grant must not name them.
         let gpus = self.minors.iter().copied().filter(|m| *m < 254);
         let mut table = vec![(
             self.majors.nvidia,
@@ -53,9 +53,9 @@ impl DeviceRules {
 
 /// The program: returns 1 to allow, 0 to refuse.
 ///
-/// Block devices and all majors that are not NVIDIA's pass, and whoever makes a node: that opens nothing, and a container
-/// program makes those of GPUs that the claim may get later. For each of NVIDIA's majors a list of comparisons ends in a
-/// refusal.
+/// It allows block devices, all majors that are not NVIDIA's, and making nodes: that opens nothing, and a container
+/// program makes nodes of GPUs that the claim may get later. For each of NVIDIA's majors a list of comparisons ends in
+/// a refusal.
 #[must_use]
 pub fn program(rules: &DeviceRules) -> Vec<Insn> {
     let allow = || [Insn::set(Reg::R0, 1), Insn::exit()];
@@ -71,7 +71,7 @@ pub fn program(rules: &DeviceRules) -> Vec<Insn> {
     ];
     out.extend(allow());
     for (major, minors) in rules.table() {
-        // The kernel refuses a program with a part that nothing leads to.
+        // The kernel rejects programs with unreachable parts.
         if minors.is_empty() {
             out.push(Insn::skip_unless_equal(Reg::R3, major, 2));
             out.extend(deny());
@@ -80,7 +80,7 @@ pub fn program(rules: &DeviceRules) -> Vec<Insn> {
         let comparisons = distance(minors.len());
         out.push(Insn::skip_unless_equal(Reg::R3, major, comparisons + 4));
         for (done, minor) in (0..).zip(minors) {
-            // Over the comparisons left and the refusal, onto this block's own allowance.
+            // Skips the remaining comparisons and the refusal, to this block's own allowance.
             out.push(Insn::skip_if_equal(Reg::R4, minor, comparisons - done + 1));
         }
         out.extend(deny());
@@ -90,8 +90,8 @@ pub fn program(rules: &DeviceRules) -> Vec<Insn> {
     out
 }
 
-/// Minors are below 256 for GPUs, so distances stay far below the limit of a jump; more MIG
-/// capabilities than fit one jump are cut off, which refuses them.
+/// Minors of GPUs are below 256, so distances are far below the maximum of a jump. MIG capabilities that do not fit one
+/// jump are cut off, which refuses them.
 fn distance(minors: usize) -> i16 {
     i16::try_from(minors).unwrap_or(i16::MAX - 8)
 }
@@ -102,7 +102,7 @@ mod tests {
 
     const OTHER: u32 = 2;
 
-    /// Runs the program as the kernel would for one access.
+    /// Runs the program like the kernel for one access.
     fn allowed(rules: &DeviceRules, kind: u32, access: u32, major: u32, minor: u32) -> bool {
         let bytes: Vec<u8> = program(rules)
             .into_iter()
@@ -118,7 +118,7 @@ mod tests {
         verdict == 1
     }
 
-    /// What the rules mean, said once more and differently.
+    /// The meaning of the rules, computed in another way.
     fn expected(rules: &DeviceRules, kind: u32, access: u32, major: u32, minor: u32) -> bool {
         if kind != CHARACTER || access == MAKE {
             return true;
@@ -219,7 +219,7 @@ mod tests {
                     program[at][0],
                     i16::from_ne_bytes([program[at][2], program[at][3]]),
                 );
-                // Exit leads nowhere, a comparison to two places.
+                // Exit has no successor, a comparison two.
                 if code == 0x95 {
                     continue;
                 }

@@ -1,4 +1,4 @@
-//! The `bpf` system call, as far as device filters need it.
+//! The parts of the `bpf` system call that device filters need.
 #![allow(unsafe_code, reason = "bpf(2) has no safe wrapper")]
 
 use std::io;
@@ -24,9 +24,9 @@ const ATTACH_CGROUP_DEVICE: u32 = 6;
 const ALLOW_MULTI: u32 = 1 << 1;
 const REPLACE: u32 = 1 << 2;
 
-/// Most programs on one cgroup and kind (`BPF_CGROUP_MAX_PROGS`).
+/// Maximum number of programs on a cgroup of one kind (`BPF_CGROUP_MAX_PROGS`).
 const MAX_PROGRAMS: usize = 64;
-/// Longest name of a program without the final NUL.
+/// Maximum length of a program's name without the final NUL.
 const NAME_BYTES: usize = 15;
 
 /// `bpf_attr` as MAP_CREATE reads it.
@@ -104,7 +104,7 @@ struct InfoAttr {
     info: u64,
 }
 
-/// The first fields of `bpf_prog_info`; the kernel fills as many bytes as it is given.
+/// The first fields of `bpf_prog_info`; the kernel fills only the bytes given.
 #[repr(C)]
 #[derive(Default)]
 pub(super) struct ProgInfo {
@@ -135,7 +135,7 @@ impl ProgInfo {
     }
 }
 
-/// One call; returns what the kernel returned (a descriptor or 0).
+/// One call; returns the kernel's result (a descriptor or 0).
 fn bpf<T>(command: libc::c_long, attr: &mut T) -> io::Result<i32> {
     loop {
         // SAFETY: `attr` is a live, exclusively borrowed, fully initialised repr(C) struct laid out
@@ -154,7 +154,7 @@ fn bpf<T>(command: libc::c_long, attr: &mut T) -> io::Result<i32> {
             return Ok(value);
         }
         let error = io::Error::last_os_error();
-        // Loading may say EAGAIN when a signal is pending.
+        // Loading may fail with EAGAIN when a signal is pending.
         if !matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EINTR)) {
             return Err(error);
         }
@@ -176,7 +176,7 @@ fn address<T: ?Sized>(buffer: &T) -> u64 {
     std::ptr::from_ref(buffer).cast::<u8>().addr() as u64
 }
 
-/// Loads a device filter. On failure the verifier's log comes with the error.
+/// Loads a device filter. An error comes with the verifier's log.
 pub(super) fn load(name: &str, insns: &[Insn]) -> Result<OwnedFd, (io::Error, String)> {
     let mut attr = LoadAttr {
         prog_type: TYPE_CGROUP_DEVICE,
@@ -192,7 +192,7 @@ pub(super) fn load(name: &str, insns: &[Insn]) -> Result<OwnedFd, (io::Error, St
         Ok(fd) => return Ok(fd),
         Err(error) => error,
     };
-    // Once more with a log: asking for it in the first place would slow every load.
+    // Again with a log: asking for it at once would slow every load.
     let mut log = vec![0_u8; 64 * 1024];
     attr.log_level = 1;
     attr.log_size = 64 * 1024;
@@ -208,7 +208,7 @@ pub(super) fn load(name: &str, insns: &[Insn]) -> Result<OwnedFd, (io::Error, St
     }
 }
 
-/// Attaches `program` beside what else is attached, or in place of `replace` in one step.
+/// Attaches `program` beside others, or in place of `replace` in a single step.
 pub(super) fn attach(
     cgroup: BorrowedFd<'_>,
     program: BorrowedFd<'_>,
@@ -224,7 +224,6 @@ pub(super) fn attach(
     bpf(PROG_ATTACH, &mut attr).map(drop)
 }
 
-/// Detaches `program`.
 pub(super) fn detach(cgroup: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()> {
     let mut attr = AttachAttr {
         target_fd: raw(cgroup),
@@ -261,7 +260,7 @@ pub(super) fn by_id(id: u32) -> io::Result<OwnedFd> {
     bpf_fd(PROG_GET_FD_BY_ID, &mut attr)
 }
 
-/// What the kernel knows of a program.
+/// The kernel's information about a program.
 pub(super) fn info(program: BorrowedFd<'_>) -> io::Result<ProgInfo> {
     let mut info = ProgInfo::default();
     let mut attr = InfoAttr {
@@ -273,8 +272,8 @@ pub(super) fn info(program: BorrowedFd<'_>) -> io::Result<ProgInfo> {
     Ok(info)
 }
 
-/// A ring buffer of the kernel's (`BPF_MAP_TYPE_RINGBUF`), mapped: one page that says how far it was read, one that says how far
-/// it was written, and the data, which lies there twice in a row so that no record is cut at the end.
+/// A mapped ring buffer of the kernel (`BPF_MAP_TYPE_RINGBUF`): a page with the read position, a page with the write
+/// position, and the data, mapped twice in a row so that no record is cut at the end.
 #[derive(Debug)]
 pub(super) struct Ring {
     fd: OwnedFd,
@@ -286,11 +285,11 @@ pub(super) struct Ring {
 // SAFETY: the mappings belong to the value, and only `wait`, which borrows it mutably, reads through them.
 unsafe impl Send for Ring {}
 
-/// Bit of a record's length: the kernel still writes it.
+/// Bit of a record's length: the kernel is still writing it.
 const BUSY: u32 = 1 << 31;
-/// Bit of a record's length: it was given up.
+/// Bit of a record's length: it was discarded.
 const DISCARDED: u32 = 1 << 30;
-/// Bytes before a record: its length, and something of the kernel's own.
+/// Bytes before a record: its length, and a field of the kernel.
 const HEAD: usize = 8;
 
 impl Ring {
@@ -336,7 +335,7 @@ impl Ring {
         self.fd.as_fd()
     }
 
-    /// Waits for records and gives all that are there.
+    /// Waits for records and returns all available ones.
     pub(super) fn wait(&mut self) -> io::Result<Vec<Vec<u8>>> {
         let mut records = Vec::new();
         while records.is_empty() {
@@ -359,7 +358,8 @@ impl Ring {
         let mut at = read.load(Ordering::Relaxed);
         while at < written.load(Ordering::Acquire) {
             let place = self.page + at as usize % self.page;
-            // SAFETY: within the mapping, which has the data twice behind its first page; records begin at multiples of 8.
+            // SAFETY: within the mapping, which has the data twice behind its first page; records begin at multiples of
+            // 8.
             let length = unsafe { self.written.byte_add(place).cast::<AtomicU32>().as_ref() };
             let length = length.load(Ordering::Acquire);
             if length & BUSY != 0 {

@@ -1,7 +1,8 @@
-//! Where a GPU's SM activity and occupancy come from: the sources in the order in which they are tried, and why one is
-//! absent. GPM is read ([`super::nvml`]); the others are told of, so that it can be seen what a machine would have.
+//! Sources of a GPU's SM activity and occupancy in the order of trial, and why one is missing. Only GPM is read
+//! ([`super::nvml`]); the others are reported to show what a machine could have.
 //!
-//! A reader of another source fills [`super::Gpm`] and names itself there; nothing else in gshare asks which it was.
+//! A reader of another source fills [`super::Gpm`] and names itself there; no other code of gshare depends on the
+//! source.
 
 use std::path::{Path, PathBuf};
 
@@ -10,17 +11,17 @@ use super::GpuReading;
 /// A source of device counters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CounterSource {
-    /// GPU performance metrics through NVML: Hopper and later, beside any profiler, also by MIG instance.
+    /// GPU performance metrics through NVML: Hopper and later, together with any profiler, also by MIG instance.
     Gpm,
-    /// The profiling module of DCGM: data-centre and workstation parts from Volta on, no GeForce before Blackwell.
-    /// Where it does not use GPM it owns the counters alone and needs root.
+    /// DCGM's profiling module: data-centre and workstation GPUs from Volta on, no GeForce before Blackwell. Without
+    /// GPM it uses the counters exclusively and needs root.
     Dcgm,
     /// CUPTI's PM sampling: compute capability 7.5 and later with CUDA 12.6, GeForce too. A session locks the clocks
-    /// and keeps profilers out, so it fits short bursts only.
+    /// and excludes profilers, so it suits short bursts only.
     PmSampling,
 }
 
-/// In the order in which they are tried.
+/// The order of trial.
 pub const ORDER: [CounterSource; 3] = [
     CounterSource::Gpm,
     CounterSource::Dcgm,
@@ -28,7 +29,7 @@ pub const ORDER: [CounterSource; 3] = [
 ];
 
 impl CounterSource {
-    /// For people.
+    /// Name for people.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -39,18 +40,18 @@ impl CounterSource {
     }
 }
 
-/// What of it the machine has, beside the GPUs.
+/// The machine's software for the sources.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Found {
     /// `libdcgm.so.*`.
     pub dcgm: Option<PathBuf>,
     /// `libcupti.so.*`.
     pub cupti: Option<PathBuf>,
-    /// Whether only administrators may profile (`RmProfilingAdminOnly`); absent without the driver's list.
+    /// Whether only administrators may profile (`RmProfilingAdminOnly`); `None` without the driver's list.
     pub admin_only: Option<bool>,
 }
 
-/// Directories in which the libraries lie.
+/// Directories of the libraries.
 const DIRS: [&str; 4] = [
     "/usr/lib/x86_64-linux-gnu",
     "/usr/lib64",
@@ -59,7 +60,7 @@ const DIRS: [&str; 4] = [
 ];
 
 impl Found {
-    /// Looks on this machine.
+    /// Searches this machine.
     #[must_use]
     pub fn look() -> Self {
         let library = |name: &str| DIRS.iter().find_map(|dir| newest(Path::new(dir), name));
@@ -72,14 +73,14 @@ impl Found {
     }
 }
 
-/// The file in a directory whose name begins so.
+/// The newest file in a directory with this name prefix.
 fn newest(dir: &Path, name: &str) -> Option<PathBuf> {
     let entries = std::fs::read_dir(dir).ok()?.flatten();
     let names = entries.filter(|e| e.file_name().to_string_lossy().starts_with(name));
     names.map(|e| e.path()).max()
 }
 
-/// `RmProfilingAdminOnly: 1`.
+/// Parses `RmProfilingAdminOnly: 1`.
 fn admin_only(parameters: &str) -> Option<bool> {
     let line = parameters
         .lines()
@@ -87,7 +88,7 @@ fn admin_only(parameters: &str) -> Option<bool> {
     Some(line.trim() != "0")
 }
 
-/// Whether a source can be used on a GPU, else why not.
+/// Whether a source works on a GPU.
 ///
 /// # Errors
 /// The reason, for people.
@@ -131,14 +132,14 @@ pub fn probe(source: CounterSource, gpu: &GpuReading, found: &Found) -> Result<(
     }
 }
 
-/// Whether it is a GeForce before Blackwell; absent without a name.
+/// Whether it is a GeForce before Blackwell; `None` without a name.
 fn is_geforce(gpu: &GpuReading) -> Option<bool> {
     let name = gpu.name.as_ref()?;
     let old = gpu.compute_capability.is_none_or(|c| c < (10, 0));
     Some(name.contains("GeForce") && old)
 }
 
-/// The first source that can be used, and a sentence for people that says why others before it cannot be.
+/// The first usable source, and a sentence for people on why the ones before it are not.
 #[must_use]
 pub fn chosen(gpu: &GpuReading, found: &Found) -> (Option<CounterSource>, String) {
     let mut why = Vec::new();
@@ -151,7 +152,7 @@ pub fn chosen(gpu: &GpuReading, found: &Found) -> (Option<CounterSource>, String
             Err(reason) => why.push(format!("{}: {reason}", source.name())),
         }
     }
-    // NVML has no time busy of an instance.
+    // NVML reports no busy time of an instance.
     let divided = gpu.name.as_ref().is_some_and(|n| n.contains(" MIG "));
     let busy = if divided { "" } else { ", time busy by NVML" };
     let text =

@@ -1,4 +1,4 @@
-//! What a GPU says of its memory, its clocks and its errors beside its load.
+//! A GPU's memory errors, clocks and faults, beside its load.
 
 use std::time::{Duration, Instant};
 
@@ -12,13 +12,13 @@ use nvml_wrapper::{Device, Nvml};
 
 use super::sys;
 
-/// Errors and repairs change slowly, and a look at them costs.
+/// Errors and repairs change slowly, and reading them takes time.
 const EVERY: Duration = Duration::from_secs(2);
-/// Newest Xids that a reading has.
+/// Maximum number of newest Xids in a reading.
 const KEPT: usize = 16;
 /// `NVML_FI_DEV_GET_GPU_RECOVERY_ACTION` of nvml.h.
 const RECOVERY_ACTION: u32 = 230;
-/// What NVML gives for an Xid that it does not know.
+/// NVML's number for an unknown Xid.
 const UNKNOWN_XID: u64 = 999;
 
 /// An error that the driver reported.
@@ -30,12 +30,12 @@ pub struct Xid {
     pub code: u64,
 }
 
-/// Rows of memory that were replaced.
+/// Replaced memory rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Remapped {
     /// After corrected errors.
     pub corrected: u32,
-    /// After uncorrected ones.
+    /// After uncorrected errors.
     pub uncorrected: u32,
     /// A replacement waits for a reset.
     pub pending: bool,
@@ -43,47 +43,47 @@ pub struct Remapped {
     pub failed: bool,
 }
 
-/// What was seen of a GPU's health. What it does not tell is absent.
+/// Observed health of a GPU. Unreported figures are absent.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Seen {
-    /// The last Xids, oldest first, as NVML's events tell them.
+    /// The last Xids from NVML's events, oldest first.
     pub xids: Vec<Xid>,
-    /// Memory errors that were corrected, since the driver was loaded.
+    /// Corrected memory errors since the driver was loaded.
     pub ecc_corrected: Option<u64>,
-    /// Memory errors that were not.
+    /// Uncorrected ones.
     pub ecc_uncorrected: Option<u64>,
     /// Replaced rows.
     pub remapped: Option<Remapped>,
     /// Bits of `nvmlDeviceGetCurrentClocksEventReasons`.
     pub clock_reasons: Option<u64>,
-    /// What the driver says that the GPU needs: 0 nothing, 1 reset, 2 reboot, 3 drain peers, 4 drain and reset.
+    /// Recovery action according to the driver: 0 nothing, 1 reset, 2 reboot, 3 drain peers, 4 drain and reset.
     pub recovery: Option<u64>,
 }
 
 impl Seen {
-    /// Keeps the errors and drops what was measured, for a GPU that answers no more.
+    /// Keeps the errors and drops the measurements of a GPU that does not answer any more.
     pub(super) fn forget(&mut self) {
         self.clock_reasons = None;
         self.recovery = None;
     }
 }
 
-/// What must be remembered to look.
+/// State between polls.
 #[derive(Default)]
 pub(super) struct Watch<'nvml> {
     events: Option<EventSet<'nvml>>,
-    /// Registering was tried with this device handle.
+    /// Registration was tried with this device handle.
     tried: bool,
     looked: Option<Instant>,
 }
 
 impl<'nvml> Watch<'nvml> {
-    /// The device is another one, or lost: events must be asked for anew.
+    /// The device has changed or was lost: events must be registered again.
     pub(super) fn reset(&mut self) {
         *self = Self::default();
     }
 
-    /// Brings what is known up to now. Failures leave figures absent: whether the GPU is lost is told by other calls.
+    /// Reads new figures. After a failure a figure is absent: other calls tell whether the GPU is lost.
     pub(super) fn look(&mut self, nvml: &'nvml Nvml, device: &Device<'nvml>, seen: &mut Seen) {
         self.events(nvml, device, seen);
         seen.clock_reasons = device.current_throttle_reasons().ok().map(|r| r.bits());
@@ -104,7 +104,7 @@ impl<'nvml> Watch<'nvml> {
         });
     }
 
-    /// Takes the events that wait; none are waited for.
+    /// Reads pending events without waiting.
     fn events(&mut self, nvml: &'nvml Nvml, device: &Device<'nvml>, seen: &mut Seen) {
         if !self.tried {
             self.tried = true;
@@ -115,7 +115,7 @@ impl<'nvml> Watch<'nvml> {
             });
         }
         let Some(set) = &self.events else { return };
-        // Bounded: a GPU in trouble may raise them as fast as they are read.
+        // Bounded: a failing GPU may raise them as fast as they are read.
         for _ in 0..KEPT {
             let Ok(event) = set.wait(0) else { break };
             let code = match event.event_data {

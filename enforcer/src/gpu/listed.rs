@@ -1,12 +1,12 @@
-//! Names and processes as NVML tells them, bounded before anybody keeps them.
+//! Names and processes from NVML, bounded before they are kept.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::plain::plain;
 
-/// Longest name that NVML gives (`NVML_DEVICE_NAME_V2_BUFFER_SIZE`, and the same for identifiers), in bytes.
+/// Maximum length of NVML's names (`NVML_DEVICE_NAME_V2_BUFFER_SIZE`, and the same for identifiers), in bytes.
 const NAME: usize = 96;
-/// Most processes of one GPU.
+/// Maximum number of processes of one GPU.
 const PROCESSES: usize = 4096;
 
 /// A process that NVML lists on a GPU.
@@ -14,19 +14,19 @@ const PROCESSES: usize = 4096;
 pub struct GpuProcess {
     /// Process id, as the host sees it.
     pub pid: i32,
-    /// Device memory in bytes; absent where the driver does not tell (MIG, no right).
+    /// Device memory in bytes; `None` if the driver does not report it (MIG, no right).
     pub bytes: Option<u64>,
     /// Whether it has a compute context.
     pub compute: bool,
-    /// Whether it draws.
+    /// Whether it uses graphics.
     pub graphics: bool,
-    /// Whether it is a client of MPS.
+    /// Whether it is an MPS client.
     pub mps: bool,
-    /// Share of time in percent in which its kernels ran; absent without new samples.
+    /// Share of time in percent in which its kernels ran; `None` without new samples.
     pub time_busy: Option<f64>,
 }
 
-/// Which of NVML's lists a process stands in.
+/// NVML's list of a process.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Kind {
     Compute,
@@ -34,18 +34,18 @@ pub(super) enum Kind {
     Graphics,
 }
 
-/// A name or identifier, fit to be shown and to be part of a file's name: names of GPUs are plain ASCII, and none has two
-/// dots in a row.
+/// A name or identifier, made safe to show and to use in a file name: names of GPUs are plain ASCII, and none has two
+/// consecutive dots.
 pub(super) fn named(text: &str) -> String {
     plain(text, NAME).replace("..", "??")
 }
 
-/// The number of a process; 0 and what is none stand in empty places of NVML's lists.
+/// A valid pid; empty places of NVML's lists hold 0 or invalid numbers.
 fn process(pid: u32) -> Option<i32> {
     i32::try_from(pid).ok().filter(|pid| *pid > 0)
 }
 
-/// All processes of a GPU. One may stand in several lists with the same memory.
+/// All processes of a GPU. A process may be in several lists with the same memory.
 pub(super) fn processes(listed: impl Iterator<Item = (u32, Option<u64>, Kind)>) -> Vec<GpuProcess> {
     let mut found: BTreeMap<i32, GpuProcess> = BTreeMap::new();
     for (pid, bytes, kind) in listed {
@@ -69,17 +69,17 @@ pub(super) fn processes(listed: impl Iterator<Item = (u32, Option<u64>, Kind)>) 
     found.into_values().collect()
 }
 
-/// What was seen of the samples of processes, in microseconds since 1970. Each process has its own stamp: those of one
+/// Newest time stamps of the processes' samples, in microseconds since 1970. Each process has its own: those of one
 /// answer can be seconds apart (go-nvml issue 51).
 #[derive(Debug)]
 pub(super) struct Stamps {
-    /// The last two looks, the newer one first.
+    /// Times of the last two polls, the newer first.
     looks: [u64; 2],
     of: BTreeMap<i32, u64>,
 }
 
 impl Stamps {
-    /// Nothing was seen yet, and what came in the second before counts.
+    /// Before the first poll: samples of the second before count.
     pub(super) fn new(now_us: u64) -> Self {
         Self {
             looks: [now_us.saturating_sub(1_000_000); 2],
@@ -87,7 +87,7 @@ impl Stamps {
         }
     }
 
-    /// From when samples are wanted.
+    /// Start of the wanted samples.
     pub(super) fn since(&self) -> u64 {
         let [newer, older] = self.looks;
         self.of
@@ -96,11 +96,11 @@ impl Stamps {
             .max(older)
     }
 
-    /// Share of time in percent by process, averaged over what is new in an answer. A sample is a process, its stamp and
-    /// its share.
+    /// Share of time in percent by process, averaged over the new samples of an answer. A sample is a process, its
+    /// stamp and its share.
     ///
-    /// Dropped are empty places (pid 0), what is no percentage (DCGM issue 83: 2147483632), and what is of a time
-    /// before the last two looks. Where each of several samples names the one process that was on the GPU at that moment
+    /// Dropped are empty places (pid 0), values above 100 percent (DCGM issue 83: 2147483632), and samples from before
+    /// the last two polls. If each of several samples names the one process that was on the GPU at that moment
     /// (open-gpu-kernel-modules, ctrl2080perf.h), no process has a share.
     pub(super) fn shares(
         &mut self,
@@ -210,11 +210,11 @@ mod tests {
         let both = BTreeMap::from([(7, 60.0), (8, 30.0)]);
         assert_eq!(stamps.shares(11 * SECOND, first.into_iter()), both);
         assert_eq!(stamps.since(), 10 * SECOND + 100_000);
-        // The slower one's next sample is older than the other's last; what was seen is not new.
+        // The slower one's next sample is older than the other's last; samples seen before are not new.
         let next = [first[0], (8, 10 * SECOND + 600_000, 20)];
         let slow = BTreeMap::from([(8, 20.0)]);
         assert_eq!(stamps.shares(12 * SECOND, next.into_iter()), slow);
-        // Of a time that was compared long ago.
+        // From a time that was compared long ago.
         let stale = [(9, 9 * SECOND, 90)];
         assert_eq!(
             stamps.shares(13 * SECOND, stale.into_iter()),
@@ -234,7 +234,7 @@ mod tests {
             stamps.shares(11 * SECOND, shared.into_iter()),
             BTreeMap::new()
         );
-        // All of one process: it was alone.
+        // All from one process: it was alone.
         let alone = turns(|_| 7);
         let mut stamps = self::stamps();
         let only = BTreeMap::from([(7, 100.0)]);

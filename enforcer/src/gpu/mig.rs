@@ -1,5 +1,5 @@
-//! Dividing a GPU (MIG) through NVML, a step at a time: the mode, GPU instances at chosen places, and in each one compute
-//! instance that is all of it. Every step needs root, and the driver refuses what somebody uses.
+//! Dividing a GPU (MIG) through NVML, a step at a time: the mode, GPU instances at chosen places, and in each a compute
+//! instance of the whole. Every step needs root, and the driver refuses to change instances in use.
 
 use nvml_wrapper::Device;
 use nvml_wrapper::error::NvmlError;
@@ -9,18 +9,19 @@ use super::sys;
 /// One step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MigOrder {
-    /// Only say how it is.
+    /// Only report the present state.
     Look,
-    /// Switch the mode on or off; while anybody else has the GPU open the driver notes it and does not do it.
+    /// Switch the mode on or off; while another program has the GPU open the driver notes the switch and does not do
+    /// it.
     Mode(bool),
-    /// Make a GPU instance of this profile that begins at this memory slice.
+    /// Create a GPU instance of this profile at this memory slice.
     Make {
         /// The profile's number.
         profile: u32,
         /// The first memory slice.
         start: u32,
     },
-    /// Make the compute instance of a GPU instance.
+    /// Create the compute instance of a GPU instance.
     Open {
         /// Number of the GPU instance.
         gi: u32,
@@ -37,14 +38,14 @@ pub enum MigOrder {
     },
 }
 
-/// A size in which the GPU can be divided.
+/// A possible size of an instance.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MigSize {
     /// The profile's number.
     pub id: u32,
-    /// What its name has behind slices and memory: `+me` with media engines, `+gfx` with graphics, empty for plain ones.
+    /// Suffix of its name after slices and memory: `+me` with media engines, `+gfx` with graphics, otherwise empty.
     pub with: &'static str,
-    /// The most instances of it that the GPU can have.
+    /// Maximum number of such instances on the GPU.
     pub most: u32,
     /// Compute slices.
     pub slices: u32,
@@ -52,9 +53,9 @@ pub struct MigSize {
     pub bytes: u64,
     /// Video decoders.
     pub decoders: u32,
-    /// Memory slices that an instance takes, and where one may begin.
+    /// Memory slices of an instance.
     pub size: u32,
-    /// The first memory slice of each place where one may be.
+    /// The first memory slice of each possible place.
     pub starts: Vec<u32>,
 }
 
@@ -76,11 +77,11 @@ pub struct MigInstance {
 pub struct MigState {
     /// The mode is on.
     pub on: bool,
-    /// The mode that the driver was asked for; another than the one in force waits for a reset.
+    /// The requested mode; it waits for a reset if it differs from `on`.
     pub asked: bool,
     /// Bytes of the whole GPU.
     pub bytes: u64,
-    /// The sizes that it knows.
+    /// The possible sizes.
     pub sizes: Vec<MigSize>,
     /// The GPU instances.
     pub instances: Vec<MigInstance>,
@@ -93,13 +94,13 @@ pub enum MigError {
     /// The GPU, or its driver, cannot be divided.
     #[error("the driver cannot divide this GPU")]
     NotSupported,
-    /// Root may, this process may not.
+    /// This process has no permission; root has.
     #[error("the driver lets only root divide GPUs")]
     NoPermission,
-    /// A program uses what is to change.
+    /// A program uses the instance or GPU.
     #[error("the driver says that a program still uses it")]
     InUse,
-    /// Another instance has the place.
+    /// Another instance occupies the place.
     #[error("the driver says that there is no room for the instance")]
     NoRoom,
     /// The GPU is gone, or was reset.
@@ -108,7 +109,7 @@ pub enum MigError {
     /// The mode was noted; it changes at the next reset of the GPU.
     #[error("the mode changes only when the GPU is reset: {0}")]
     Pending(String),
-    /// The driver refused otherwise.
+    /// The driver refused for another reason.
     #[error("the driver refused ({call}): {reason}")]
     Refused {
         /// The function.
@@ -116,7 +117,7 @@ pub enum MigError {
         /// The driver's reason.
         reason: String,
     },
-    /// No answer in time; the step may be done later still.
+    /// No answer in time; the step may still be done later.
     #[error("GPU {gpu} does not answer")]
     NoAnswer {
         /// NVML index.
@@ -139,7 +140,7 @@ pub(super) fn error(call: &'static str, error: &NvmlError) -> MigError {
     }
 }
 
-/// Carries out a step and says how the GPU is then.
+/// Carries out a step and returns the GPU's new state.
 pub(super) fn obey(device: &Device<'_>, order: MigOrder) -> Result<MigState, MigError> {
     match order {
         MigOrder::Look => {}
@@ -169,8 +170,8 @@ pub(super) fn obey(device: &Device<'_>, order: MigOrder) -> Result<MigState, Mig
     look(device)
 }
 
-/// The constants of nvml.h for profiles (`NVML_GPU_INSTANCE_PROFILE_*`), and what their names have behind slices and memory:
-/// 1, 2, 3, 4, 7, 8 and 6 slices, one with twice the memory, then those with and without media engines and graphics.
+/// Profile constants of nvml.h (`NVML_GPU_INSTANCE_PROFILE_*`), and the suffixes of their names: 1, 2, 3, 4, 7, 8 and 6
+/// slices, one with twice the memory, then those with and without media engines and graphics.
 const SIZES: [(u32, &str); 17] = [
     (0, ""),
     (1, ""),

@@ -1,4 +1,4 @@
-//! Reading one GPU through NVML: which calls, what their errors mean.
+//! Reads one GPU through NVML: the calls, and the meaning of their errors.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -26,13 +26,13 @@ const GPM_APART: Duration = Duration::from_millis(100);
 /// How much of a GPU to read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Scope {
-    /// Memory and processes: what a grant needs, fresh.
+    /// Memory and processes: fresh figures for a grant.
     Memory,
     /// Everything.
     All,
 }
 
-/// NVML, initialised, and what holds for the whole machine.
+/// The initialised NVML, and machine-wide figures.
 #[derive(Debug)]
 pub(super) struct Machine {
     pub(super) nvml: Nvml,
@@ -41,7 +41,7 @@ pub(super) struct Machine {
     pub(super) cuda_version: Option<CudaVersion>,
 }
 
-/// Loads and initialises the library. One bad GPU must not fail the rest, hence no attaching.
+/// Loads and initialises the library. Without attaching to GPUs, as one bad GPU must not fail the rest.
 pub(super) fn load(library: &Path) -> Result<Machine, String> {
     let init = |flags| {
         Nvml::builder()
@@ -79,28 +79,28 @@ fn explain(library: &Path, error: &NvmlError) -> String {
     format!("{}: {error}{hint}", library.display())
 }
 
-/// One GPU and what must be remembered of it from reading to reading.
+/// One GPU and its state between readings.
 pub(super) struct Eye<'nvml> {
     nvml: &'nvml Nvml,
     index: u32,
     device: Option<Device<'nvml>>,
-    /// The newest reading, the base of the next.
+    /// The last reading, on which the next is based.
     reading: GpuReading,
     counters: Option<(Instant, GpmSample<'nvml>)>,
     health: Watch<'nvml>,
-    /// The same of instances, by the number of the GPU instance.
+    /// The same for instances, by the number of the GPU instance.
     instance_counters: BTreeMap<u32, (Instant, GpmSample<'nvml>)>,
-    /// What was seen of the samples of processes.
+    /// Time stamps of the processes' samples.
     samples: listed::Stamps,
 }
 
-/// A reading, and whether NVML as a whole has to be initialised anew.
+/// A reading, and whether NVML as a whole has to be initialised again.
 pub(super) struct Look {
     pub(super) reading: GpuReading,
     pub(super) reload: bool,
 }
 
-/// What the errors of one reading amount to.
+/// Faults found in one reading.
 #[derive(Default)]
 struct Faults {
     lost: bool,
@@ -108,7 +108,7 @@ struct Faults {
 }
 
 impl Faults {
-    /// The value, or a note of what its failure says about the GPU.
+    /// The value; a failure is noted as a fault of the GPU.
     fn value<T>(&mut self, result: Result<T, NvmlError>) -> Option<T> {
         match result {
             Ok(value) => return Some(value),
@@ -123,14 +123,14 @@ impl Faults {
         None
     }
 
-    /// As [`Faults::value`], for calls that fail with "unknown" only when the GPU is lost.
+    /// Like [`Faults::value`], for calls that fail with "unknown" only when the GPU is lost.
     fn vital<T>(&mut self, result: Result<T, NvmlError>) -> Option<T> {
         self.lost |= matches!(result, Err(NvmlError::Unknown));
         self.value(result)
     }
 }
 
-/// Microseconds since 1970, as the driver stamps its samples.
+/// Microseconds since 1970, like the driver's sample times.
 fn wall_us() -> u64 {
     let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     since_epoch.map_or(0, |d| u64::try_from(d.as_micros()).unwrap_or(0))
@@ -150,7 +150,7 @@ impl<'nvml> Eye<'nvml> {
         }
     }
 
-    /// Carries out what is wanted of memory limits.
+    /// Carries out an order for memory limits.
     pub(super) fn limit(
         &mut self,
         library: &Path,
@@ -174,7 +174,7 @@ impl<'nvml> Eye<'nvml> {
         if done != Err(super::MigError::Lost) {
             return done;
         }
-        // A reset, which the mode may take, takes the handle. Every step may be repeated.
+        // A change of mode may reset the GPU, which invalidates the handle. Every step may be repeated.
         self.device = None;
         self.divide_once(order)
     }
@@ -194,7 +194,7 @@ impl<'nvml> Eye<'nvml> {
         if self.device.is_none() {
             self.device = faults.vital(self.nvml.device_by_index(self.index));
         }
-        // Taken out for the time of the calls: a lost device is looked up anew next time.
+        // Taken out during the calls: a lost device is looked up again next time.
         if let Some(device) = self.device.take() {
             if self.reading.uuid.is_none() {
                 self.identify(&device, &mut faults);
@@ -229,7 +229,7 @@ impl<'nvml> Eye<'nvml> {
         }
     }
 
-    /// What does not change while the driver is loaded.
+    /// Properties that are fixed while the driver is loaded.
     fn identify(&mut self, device: &Device<'nvml>, faults: &mut Faults) {
         let r = &mut self.reading;
         r.uuid = faults.value(device.uuid()).map(|text| named(&text));
@@ -276,7 +276,7 @@ impl<'nvml> Eye<'nvml> {
                 .find(|known| known.uuid == instance.uuid);
             instance.gpm = known.and_then(|known| known.gpm);
         }
-        // The share of time is read at ticks only; a process keeps its last one in between.
+        // The share of time is read at ticks only; in between a process keeps its last one.
         for process in r.processes.iter_mut().flatten() {
             let known = before.iter().flatten().find(|p| p.pid == process.pid);
             process.time_busy = known.and_then(|p| p.time_busy);
@@ -325,12 +325,12 @@ impl<'nvml> Eye<'nvml> {
         gpm
     }
 
-    /// Share of time in percent by pid since the last call, where the samples say it.
+    /// Share of time in percent by pid since the last call, if the samples contain it.
     fn time_busy(&mut self, device: &Device<'nvml>, faults: &mut Faults) -> BTreeMap<i32, f64> {
         let now_us = wall_us();
         let samples = device.process_utilization_stats(self.samples.since());
         let samples = match samples {
-            // Nothing ran since the last look.
+            // Nothing ran since the last poll.
             Err(NvmlError::NotFound) => Vec::new(),
             other => faults.value(other).unwrap_or_default(),
         };
@@ -339,10 +339,10 @@ impl<'nvml> Eye<'nvml> {
     }
 }
 
-/// A sample that the next one is held against, and when it was taken.
+/// A sample that the next one is compared with, and its time.
 type Base<'nvml> = Option<(Instant, GpmSample<'nvml>)>;
 
-/// What was counted between two samples, and the one to go on from.
+/// Counters between two samples, and the newer sample.
 fn counted<'nvml>(
     nvml: &'nvml Nvml,
     before: Base<'nvml>,
@@ -378,7 +378,7 @@ fn counted<'nvml>(
             let metric = found.find(|metric| metric.metric_id == id)?;
             metric.value.is_finite().then_some(metric.value)
         };
-        // The traffic is in MiB a second (nvml.h, nvmlGpmMetricId_t).
+        // Traffic is in MiB a second (nvml.h, nvmlGpmMetricId_t).
         let bytes = |id| value(id).map(|mib| mib * MIB);
         Gpm {
             source: CounterSource::Gpm,
@@ -395,7 +395,6 @@ fn counted<'nvml>(
     (Some((now, after)), gpm)
 }
 
-/// All processes on the GPU.
 fn processes(device: &Device<'_>, faults: &mut Faults) -> Option<Vec<GpuProcess>> {
     let compute = faults.value(device.running_compute_processes());
     let mps = faults.value(device.mps_running_compute_processes());

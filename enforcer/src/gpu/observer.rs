@@ -1,4 +1,4 @@
-//! The observer: threads that ask NVML, and a coordinator that never waits for one for ever.
+//! The observer: threads that call NVML, and a coordinator that never waits for one of them indefinitely.
 
 use std::path::PathBuf;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
@@ -11,20 +11,20 @@ use super::mig::{MigError, MigOrder, MigState};
 use super::nvml::{self, Eye, Look, Machine, Scope};
 use super::{GpuError, GpuReading, GpuSample, GpuState};
 
-/// How to observe.
+/// Configuration of an observer.
 #[derive(Debug, Clone)]
 pub struct ObserverConfig {
     /// The library, `libnvidia-ml.so.1` with or without a directory.
     pub library: PathBuf,
     /// Time between samples.
     pub interval: Duration,
-    /// How long one round waits for a GPU that answered so far. Its figures are old then.
+    /// How long a round waits for a GPU that has answered so far. Without an answer its figures are old.
     pub patience: Duration,
-    /// After how long without an answer a GPU counts as hung.
+    /// Time without an answer after which a GPU counts as hung.
     pub hung_after: Duration,
     /// Time between attempts to initialise NVML.
     pub retry: Duration,
-    /// What is known of GPUs that are not to be opened until [`Observer::release`] says otherwise.
+    /// Readings of GPUs that must not be opened until [`Observer::release`] allows it.
     pub released: Vec<GpuReading>,
 }
 
@@ -43,22 +43,22 @@ impl ObserverConfig {
     }
 }
 
-/// Whether there are readings at all.
+/// Whether there are readings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Health {
-    /// NVML is being initialised, since then.
+    /// NVML is being initialised, since this time.
     Starting(Instant),
-    /// Readings come in.
+    /// Readings arrive.
     Running,
-    /// NVML cannot be used; tried again from time to time.
+    /// NVML cannot be used; retried regularly.
     Unavailable(String),
 }
 
-/// What a caller wants to hear.
+/// Callback for an answer.
 type Reply = Box<dyn FnOnce(Result<GpuSample, GpuError>) + Send>;
 type Sink = Box<dyn FnMut(GpuSample) + Send>;
 
-/// What a GPU's thread is told to do.
+/// An order for a GPU's thread.
 enum Job {
     Look(Scope),
     Limit(LimitOrder, Sender<Result<(), LimitError>>),
@@ -72,10 +72,10 @@ enum Message {
     /// For the thread of one GPU.
     Limit(u32, LimitOrder, Sender<Result<(), LimitError>>),
     Divide(u32, MigOrder, MigReply),
-    /// These GPUs are not to be open, all others may be.
+    /// Close these GPUs; all others may be open.
     Release(Vec<u32>, Sender<()>),
     Loaded(Result<Arc<Machine>, String>),
-    /// A reading, by a thread of this generation.
+    /// A reading, from a thread of this generation.
     Seen(u64, Box<Look>),
     Stop,
 }
@@ -94,8 +94,8 @@ pub struct Observer {
 }
 
 impl Observer {
-    /// Starts observing. `sink` gets a sample at each interval, from a thread of the observer. It
-    /// returns at once also where NVML is missing: see [`Observer::health`].
+    /// Starts observing. `sink` gets a sample at each interval, from a thread of the observer. Returns at once even
+    /// without NVML: see [`Observer::health`].
     pub fn spawn(config: ObserverConfig, sink: impl FnMut(GpuSample) + Send + 'static) -> Self {
         let (inbox_tx, inbox_rx) = mpsc::channel();
         let shared = Arc::new(Mutex::new(Shared {
@@ -133,15 +133,15 @@ impl Observer {
         self.lock().latest.clone()
     }
 
-    /// How long ago the newest sample was put together; single GPUs in it may be older.
+    /// Age of the newest sample; single GPUs in it may be older.
     #[must_use]
     pub fn age(&self) -> Option<Duration> {
         self.lock().latest.as_ref().map(|s| s.taken.elapsed())
     }
 
-    /// Reads memory and processes of all GPUs now and hands the sample to `reply`, in a thread of
-    /// the observer; the other figures are those of the last interval. A GPU that hangs delays
-    /// this by the configured patience at most, and only the first time.
+    /// Reads memory and processes of all GPUs now and passes the sample to `reply`, in a thread of the observer; the
+    /// other figures are those of the last interval. A GPU that hangs delays this by at most the configured patience,
+    /// and only the first time.
     pub fn request(&self, reply: impl FnOnce(Result<GpuSample, GpuError>) + Send + 'static) {
         let ask = Message::Ask(Box::new(reply));
         if let Err(mpsc::SendError(Message::Ask(reply))) = self.inbox_tx.send(ask) {
@@ -149,8 +149,7 @@ impl Observer {
         }
     }
 
-    /// As [`Observer::request`], waiting for the answer. The first call after the start also waits
-    /// for NVML.
+    /// Like [`Observer::request`], but waits for the answer. The first call after the start also waits for NVML.
     ///
     /// # Errors
     /// [`GpuError::Unavailable`] without NVML, [`GpuError::Timeout`].
@@ -167,10 +166,10 @@ impl Observer {
         }
     }
 
-    /// Carries out what is wanted of the driver's memory limits for a control group, in the GPU's own thread.
+    /// Carries out an order for the driver's memory limits of a control group, in the GPU's own thread.
     ///
     /// # Errors
-    /// [`LimitError`]; [`LimitError::NoAnswer`] after `timeout` (the order may be carried out later still).
+    /// [`LimitError`]; [`LimitError::NoAnswer`] after `timeout` (the order may still be carried out later).
     pub fn limit(&self, gpu: u32, order: LimitOrder, timeout: Duration) -> Result<(), LimitError> {
         let (reply_tx, reply_rx) = mpsc::channel();
         let sent = self.inbox_tx.send(Message::Limit(gpu, order, reply_tx));
@@ -179,7 +178,7 @@ impl Observer {
         reply_rx.recv_timeout(timeout).unwrap_or(Err(no_answer))
     }
 
-    /// A way to divide a GPU that may be used by another thread.
+    /// A handle for dividing a GPU, for use in another thread.
     #[must_use]
     pub fn divider(&self, gpu: u32) -> Divider {
         Divider {
@@ -188,11 +187,11 @@ impl Observer {
         }
     }
 
-    /// Lets go of these GPUs and of no others: NVML closes a GPU only when it is shut down, so it is, and is
-    /// initialised anew without them. The answer comes when they are closed; never, while a call hangs in the driver.
+    /// Closes these GPUs and opens all others: NVML closes a GPU only at its shutdown, so NVML is initialised again
+    /// without them. The answer comes when they are closed; never, while a call hangs in the driver.
     pub fn release(&self, gpus: impl IntoIterator<Item = u32>) -> Receiver<()> {
         let (reply_tx, reply_rx) = mpsc::channel();
-        // An observer that has ended drops the sender, which shows.
+        // An observer that has ended drops the sender, which the caller notices.
         let _ = self
             .inbox_tx
             .send(Message::Release(gpus.into_iter().collect(), reply_tx));
@@ -204,7 +203,7 @@ impl Observer {
     }
 }
 
-/// Carries out steps of dividing one GPU, in its own thread of the observer.
+/// Divides one GPU, in the GPU's own thread of the observer.
 #[derive(Debug)]
 pub struct Divider {
     gpu: u32,
@@ -212,10 +211,10 @@ pub struct Divider {
 }
 
 impl Divider {
-    /// One step, and how the GPU is after it.
+    /// Carries out a step; returns the new state of the GPU.
     ///
     /// # Errors
-    /// [`MigError`]; [`MigError::NoAnswer`] after `timeout` (the step may be done later still).
+    /// [`MigError`]; [`MigError::NoAnswer`] after `timeout` (the step may still be done later).
     pub fn step(&self, order: MigOrder, timeout: Duration) -> Result<MigState, MigError> {
         let (reply_tx, reply_rx) = mpsc::channel();
         let sent = self
@@ -229,19 +228,19 @@ impl Divider {
 
 impl Drop for Observer {
     fn drop(&mut self) {
-        // Not waited for: a thread may hang in NVML, and then it may do so without us.
+        // Without waiting: a thread may hang in NVML.
         let _ = self.inbox_tx.send(Message::Stop);
     }
 }
 
-/// Between two looks whether NVML is shut down.
+/// Time between checks whether NVML is shut down.
 const CLOSING: Duration = Duration::from_millis(2);
 
-/// One GPU as the coordinator knows it.
+/// A GPU on the coordinator's side.
 struct Watched {
     reading: GpuReading,
     job_tx: Sender<Job>,
-    /// When it was asked, while the answer is still due.
+    /// Time of the unanswered request.
     asked: Option<Instant>,
     reload: bool,
 }
@@ -252,16 +251,16 @@ struct Coordinator {
     inbox_rx: Receiver<Message>,
     shared: Arc<Mutex<Shared>>,
     sink: Sink,
-    /// Present while NVML is initialised.
+    /// `Some` while NVML is initialised.
     machine: Option<Arc<Machine>>,
-    /// When to try again; absent while an attempt runs.
+    /// Time of the next attempt; `None` during an attempt.
     next_load: Option<Instant>,
     next_tick: Instant,
-    /// How often NVML was initialised.
+    /// Number of initialisations of NVML.
     generation: u64,
     gpus: Vec<Watched>,
     asked: Vec<Reply>,
-    /// NVML as it was before GPUs were let go, until all threads have ended, and those who wait for that.
+    /// The old NVML, until all its threads have ended, and the callers that wait for that.
     closing: Option<(Weak<Machine>, Vec<Sender<()>>)>,
     stop: bool,
 }
@@ -270,7 +269,7 @@ impl Coordinator {
     fn run(&mut self) {
         self.load();
         while !self.stop {
-            // A question during a round wants a reading from after it.
+            // A request during a round needs a later reading.
             let wait = if self.machine.is_some() && !self.asked.is_empty() {
                 Duration::ZERO
             } else if self.closing.is_some() {
@@ -281,7 +280,7 @@ impl Coordinator {
             match self.inbox_rx.recv_timeout(wait) {
                 Ok(message) => self.take(message),
                 Err(RecvTimeoutError::Timeout) => {}
-                // Cannot be: a sender lives in this struct.
+                // Impossible: this struct contains a sender.
                 Err(RecvTimeoutError::Disconnected) => return,
             }
             let now = Instant::now();
@@ -305,7 +304,7 @@ impl Coordinator {
     fn take(&mut self, message: Message) {
         match message {
             Message::Ask(reply) => self.asked.push(reply),
-            // A GPU that is not there drops the order, and so its sender: no answer.
+            // For a missing GPU the order is dropped with its sender: no answer.
             Message::Limit(index, order, reply) => {
                 let gpu = self.gpus.iter().find(|g| g.reading.index == index);
                 let _ = gpu.map(|g| g.job_tx.send(Job::Limit(order, reply)));
@@ -315,23 +314,23 @@ impl Coordinator {
                 let _ = gpu.map(|g| g.job_tx.send(Job::Divide(order, reply)));
             }
             Message::Release(gpus, reply) => self.release(&gpus, reply),
-            // Initialised while GPUs were to be let go: it has opened none yet.
+            // Initialised while GPUs were to be closed: it has opened none yet.
             Message::Loaded(Ok(_)) if self.closing.is_some() => {}
             Message::Loaded(Ok(machine)) => self.start(machine),
             Message::Loaded(Err(reason)) => self.give_up(reason),
             Message::Seen(generation, look) if generation == self.generation => self.see(*look),
-            // Of a thread that hung until after NVML was initialised anew.
+            // From a thread that hung until after NVML was initialised again.
             Message::Seen(..) => {}
             Message::Stop => self.stop = true,
         }
     }
 
-    /// Initialises NVML in a thread of its own, because that may hang too.
+    /// Initialises NVML in a thread of its own, because it may hang too.
     fn load(&mut self) {
         self.next_load = None;
         let (library, inbox_tx) = (self.config.library.clone(), self.inbox_tx.clone());
         spawn("gpu-load", move || {
-            // Fails only when the coordinator has ended.
+            // Fails only if the coordinator has ended.
             let _ = inbox_tx.send(Message::Loaded(nvml::load(&library).map(Arc::new)));
         });
     }
@@ -369,7 +368,7 @@ impl Coordinator {
         }
     }
 
-    /// Goes on once every thread that had NVML has let go of it: to initialise it before would keep all GPUs open.
+    /// Continues once every thread has released the old NVML: initialising it earlier would keep all GPUs open.
     fn close(&mut self) {
         if self
             .closing
@@ -385,7 +384,7 @@ impl Coordinator {
         self.load();
     }
 
-    /// Without NVML: answer who asks (unless an attempt is running, which they wait for).
+    /// Without NVML: answers callers, unless an attempt is running, for which they wait.
     fn wait_for_nvml(&mut self, now: Instant) {
         if now >= self.next_tick {
             self.next_tick = now + self.config.interval;
@@ -413,7 +412,7 @@ impl Coordinator {
                 Watched {
                     reading: released.map_or_else(|| GpuReading::unread(index), Clone::clone),
                     job_tx: match released {
-                        // What is sent there is dropped.
+                        // Messages to it are dropped.
                         Some(_) => mpsc::channel().0,
                         None => self.watch(&machine, index),
                     },
@@ -427,7 +426,7 @@ impl Coordinator {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .health = Health::Running;
-        // The first full reading at once.
+        // The first full reading follows at once.
         self.next_tick = Instant::now();
     }
 
@@ -464,7 +463,7 @@ impl Coordinator {
     fn tick(&mut self, now: Instant) {
         self.next_tick += self.config.interval;
         if self.next_tick <= now {
-            // Late by more than an interval (suspended machine): skip, do not catch up.
+            // Late by more than an interval (suspended machine): skip the missed ticks.
             self.next_tick = now + self.config.interval;
         }
         let replies = std::mem::take(&mut self.asked);
@@ -472,7 +471,7 @@ impl Coordinator {
         if let Some(sample) = self.answer(replies) {
             (self.sink)(sample);
         }
-        // All GPUs say that NVML itself is gone: the driver was reloaded.
+        // All GPUs report that NVML itself is gone: the driver was reloaded.
         let watched = |gpu: &&Watched| gpu.reading.state != GpuState::Released;
         let mut watched = self.gpus.iter().filter(watched).peekable();
         if watched.peek().is_some() && watched.all(|gpu| gpu.reload) {
@@ -480,7 +479,7 @@ impl Coordinator {
         }
     }
 
-    /// Asks every GPU that owes no answer and waits for them, up to the patience.
+    /// Asks every GPU without a pending answer, and waits up to the patience.
     fn round(&mut self, scope: Scope) {
         let start = Instant::now();
         for gpu in self.gpus.iter_mut().filter(|gpu| gpu.asked.is_none()) {
@@ -506,7 +505,7 @@ impl Coordinator {
         }
     }
 
-    /// Puts the sample together, publishes it and answers who asked before the round began.
+    /// Assembles and publishes the sample, and answers callers that asked before the round began.
     fn answer(&mut self, replies: Vec<Reply>) -> Option<GpuSample> {
         let machine = self.machine.as_ref()?;
         let sample = GpuSample {
@@ -540,7 +539,7 @@ impl Coordinator {
     }
 }
 
-/// A thread that is not waited for. If none can be had, the reading stays absent, which shows.
+/// A detached thread. If none is available, the reading stays absent, which shows.
 fn spawn(name: &str, body: impl FnOnce() + Send + 'static) {
     let _ = thread::Builder::new().name(name.into()).spawn(body);
 }

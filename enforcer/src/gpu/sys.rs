@@ -13,7 +13,7 @@ use nvml_wrapper_sys::bindings::{
 use super::health::Remapped;
 use super::mig::{MigError, MigInstance, error};
 
-/// A function of the library; none in a driver that is older than it.
+/// A function of the library; `None` if the driver is too old for it.
 macro_rules! call {
     ($device:ident, $name:ident) => {
         match &$device.nvml().lib().$name {
@@ -27,7 +27,7 @@ fn tried(call: &'static str, code: u32) -> Result<(), MigError> {
     nvml_try(code).map_err(|e| error(call, &e))
 }
 
-/// The profile behind one of the header's constants; none where the GPU lacks it.
+/// The profile for a constant of the header; `None` if the GPU lacks it.
 pub(super) fn profile(device: &Device<'_>, constant: u32) -> Option<nvmlGpuInstanceProfileInfo_t> {
     let lib = device.nvml().lib();
     let call = lib.nvmlDeviceGetGpuInstanceProfileInfo.as_ref().ok()?;
@@ -38,7 +38,7 @@ pub(super) fn profile(device: &Device<'_>, constant: u32) -> Option<nvmlGpuInsta
     (code == 0).then_some(info)
 }
 
-/// Where instances of a profile may be: the first memory slice, and how many.
+/// Possible places of a profile's instances: the first memory slice, and the number of slices.
 pub(super) fn places(device: &Device<'_>, profile: u32) -> Result<Vec<(u32, u32)>, MigError> {
     const NAME: &str = "nvmlDeviceGetGpuInstancePossiblePlacements_v2";
     let call = call!(device, nvmlDeviceGetGpuInstancePossiblePlacements_v2);
@@ -57,7 +57,6 @@ pub(super) fn places(device: &Device<'_>, profile: u32) -> Result<Vec<(u32, u32)
     Ok(list.iter().map(|p| (p.start, p.size)).collect())
 }
 
-/// The GPU instances of a profile.
 pub(super) fn gpu_instances(
     device: &Device<'_>,
     profile: u32,
@@ -105,7 +104,7 @@ fn by_id(device: &Device<'_>, id: u32) -> Result<nvmlGpuInstance_t, MigError> {
     Ok(gi)
 }
 
-/// The first memory slice of a GPU instance; none where this process may not ask.
+/// The first memory slice of a GPU instance; `None` if this process may not ask.
 pub(super) fn start_of(device: &Device<'_>, id: u32) -> Option<u32> {
     let gi = by_id(device, id).ok()?;
     Some(info(device, gi).ok()?.placement.start)
@@ -151,7 +150,6 @@ fn compute_instances(
     Ok(found)
 }
 
-/// Makes a GPU instance.
 pub(super) fn make_gpu_instance(
     device: &Device<'_>,
     profile: u32,
@@ -167,7 +165,7 @@ pub(super) fn make_gpu_instance(
     })
 }
 
-/// Makes the compute instance that is all of a GPU instance.
+/// Makes the compute instance that covers a whole GPU instance.
 pub(super) fn make_compute_instance(
     device: &Device<'_>,
     gi: u32,
@@ -196,7 +194,6 @@ pub(super) fn remove_compute_instances(device: &Device<'_>, gi: u32) -> Result<(
     Ok(())
 }
 
-/// Removes a GPU instance.
 pub(super) fn remove_gpu_instance(device: &Device<'_>, gi: u32) -> Result<(), MigError> {
     let gi = by_id(device, gi)?;
     let call = call!(device, nvmlGpuInstanceDestroy);
@@ -204,7 +201,7 @@ pub(super) fn remove_gpu_instance(device: &Device<'_>, gi: u32) -> Result<(), Mi
     tried("nvmlGpuInstanceDestroy", unsafe { call(gi) })
 }
 
-/// The number of the GPU instance behind a MIG handle. `parent` keeps the library loaded.
+/// The number of a MIG handle's GPU instance. `parent` keeps the library loaded.
 pub(super) fn gpu_instance(parent: &Device<'_>, mig: &Device<'_>) -> Option<u32> {
     let call = parent
         .nvml()
@@ -217,7 +214,7 @@ pub(super) fn gpu_instance(parent: &Device<'_>, mig: &Device<'_>) -> Option<u32>
     (unsafe { call(mig.handle(), &raw mut id) } == 0).then_some(id)
 }
 
-/// The number of the compute instance behind a MIG handle.
+/// The number of a MIG handle's compute instance.
 pub(super) fn compute_instance(parent: &Device<'_>, mig: &Device<'_>) -> Option<u32> {
     let call = parent
         .nvml()
@@ -230,7 +227,7 @@ pub(super) fn compute_instance(parent: &Device<'_>, mig: &Device<'_>) -> Option<
     (unsafe { call(mig.handle(), &raw mut id) } == 0).then_some(id)
 }
 
-/// Rows of memory that the GPU has replaced; `None` where it has no spare ones.
+/// Replaced memory rows; `None` if the GPU has no spare rows.
 pub(super) fn remapped_rows(device: &Device<'_>) -> Option<Remapped> {
     let call = device
         .nvml()

@@ -1,5 +1,5 @@
-//! The users who may pass into a directory of the service's own user, beside that user: by an access list (acl(5)), so that the
-//! directory itself is never another user's.
+//! Users with access to a directory of the service's user: by an access list (acl(5)), so that the directory never
+//! belongs to another user.
 
 use std::fs::Permissions;
 use std::io;
@@ -8,10 +8,10 @@ use std::path::Path;
 
 use nix::unistd::geteuid;
 
-/// The users who may enter the directory.
+/// Users who may enter the directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// The service's own user alone.
+    /// Only the service's own user.
     Owner,
     /// One other user.
     One(u32),
@@ -20,7 +20,7 @@ pub enum Access {
 }
 
 impl Access {
-    /// That of a user, who may be the owner.
+    /// Access for a user, who may be the owner.
     #[must_use]
     pub fn of_user(uid: u32) -> Self {
         match geteuid().as_raw() == uid {
@@ -30,9 +30,9 @@ impl Access {
     }
 }
 
-/// Where the kernel keeps the access list of a file.
+/// Extended attribute with a file's access list.
 const NAME: &str = "system.posix_acl_access";
-/// The kernel's form of an access list: version, then entries of tag, permissions and id (linux/posix_acl_xattr.h).
+/// The kernel's format of an access list: version, then entries of tag, permissions and id (linux/posix_acl_xattr.h).
 const VERSION: u32 = 2;
 const ENTRY: usize = 8;
 const USER_OBJ: u16 = 0x01;
@@ -41,7 +41,7 @@ const GROUP_OBJ: u16 = 0x04;
 const MASK: u16 = 0x10;
 const OTHER: u16 = 0x20;
 const NO_ID: u32 = u32::MAX;
-/// Reading and passing.
+/// Permission to read and enter.
 const PASS: u16 = 5;
 
 fn list_for(uid: u32) -> Vec<u8> {
@@ -61,7 +61,7 @@ fn list_for(uid: u32) -> Vec<u8> {
     list
 }
 
-/// The user of a list that [`list_for`] made.
+/// The user in a list made by [`list_for`].
 fn user_of(list: &[u8]) -> Option<u32> {
     let entry = list.get(size_of::<u32>() + ENTRY..)?.get(..ENTRY)?;
     let uid = u32::from_le_bytes(entry[4..].try_into().ok()?);
@@ -83,7 +83,6 @@ pub(super) fn of(dir: &Path) -> io::Result<Access> {
     }
 }
 
-/// Sets who may pass.
 pub(super) fn set(dir: &Path, access: Access) -> io::Result<()> {
     let mode = |bits| std::fs::set_permissions(dir, Permissions::from_mode(bits));
     match access {

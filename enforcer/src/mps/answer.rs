@@ -1,29 +1,29 @@
-//! What NVIDIA's program prints in answer to a command. Users who may connect to a daemon may give it commands too, so its
-//! words are bounded before anybody acts on them.
+//! Output of NVIDIA's program. Users who may connect to a daemon may give it commands too, so the output is bounded
+//! before it is used.
 
 use crate::plain::plain;
 
-/// Most bytes of an answer that are read.
+/// Maximum bytes read of an answer.
 pub(super) const LONGEST: u64 = 64 << 10;
-/// Most processes in a list: a server takes 60 clients at most.
+/// Maximum processes in a list: a server has at most 60 clients.
 const PROCESSES: usize = 1024;
-/// Longest text that is passed on, in characters.
+/// Maximum text passed on, in characters.
 const TEXT: usize = 200;
 
-/// What a server says of itself.
+/// State of a server by its own report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ServerState {
-    /// It starts.
+    /// Starting.
     Initializing,
-    /// It serves.
+    /// Serving.
     Active,
     /// A fault of one client has ended all; it takes no others until these are gone.
     Fault,
-    /// A word that is not known.
+    /// An unknown state.
     Other(String),
 }
 
-/// An answer as a text for people; empty where nothing was said.
+/// An answer as text for people; may be empty.
 pub(super) fn text(answer: &str) -> String {
     plain(answer.trim(), TEXT)
 }
@@ -34,13 +34,13 @@ pub(super) fn percentage(answer: &str) -> Option<f64> {
     (value > 0.0 && value <= 100.0).then_some(value)
 }
 
-/// Processes, one a line. A number that is none of a process would stand for many when it is signalled.
+/// Processes, one a line. An invalid pid would signal many processes.
 pub(super) fn pids(answer: &str) -> Vec<i32> {
     let lines = answer.lines().filter_map(|line| line.trim().parse().ok());
     lines.filter(|pid| *pid > 0).take(PROCESSES).collect()
 }
 
-/// How a server is; `None` where there is no such server (any more).
+/// State of a server; `None` if it does not exist (any more).
 pub(super) fn state(answer: &str) -> Option<ServerState> {
     match answer.trim() {
         "INITIALIZING" => Some(ServerState::Initializing),

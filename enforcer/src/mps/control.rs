@@ -20,51 +20,51 @@ use super::access::{self, Access};
 use super::answer::{self, ServerState};
 use crate::proc::{self, PidFd};
 
-/// The program answers in milliseconds; a daemon that hangs must not hang its supervisor.
+/// The program answers in milliseconds; a daemon that hangs must not block its supervisor.
 const ANSWER: Duration = Duration::from_secs(5);
-/// How long a daemon may take to answer after its start.
+/// Longest wait for a daemon's first answer.
 const START: Duration = Duration::from_secs(5);
-/// Most bytes of a path to a Unix socket, less `/control_privileged` and the final NUL.
+/// Maximum path length of a Unix socket, less `/control_privileged` and the final NUL.
 const LONGEST_DIR: usize = 108 - 20;
 
-/// What can go wrong with MPS.
+/// Errors of MPS.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MpsError {
     /// A system call failed.
     #[error("cannot {verb} {}", path.display())]
     Io {
-        /// What was attempted.
+        /// The attempted action.
         verb: &'static str,
-        /// On what.
+        /// The file or directory.
         path: PathBuf,
-        /// Why not.
+        /// The reason.
         #[source]
         source: io::Error,
     },
-    /// Others than the service's own user could have put something there.
+    /// Another user than the service's own may have put something there.
     #[error("the MPS directory {} is not safe: {why}", pipe.display())]
     Untrusted {
         /// Directory of the sockets.
         pipe: PathBuf,
-        /// What is wrong with it.
+        /// The fault.
         why: String,
     },
-    /// No daemon answers in the directory.
+    /// No daemon answers there.
     #[error("no MPS control daemon answers in {}", pipe.display())]
     Silent {
         /// Directory of the sockets.
         pipe: PathBuf,
     },
-    /// The daemon did not take the command.
+    /// The daemon refused the command.
     #[error("the MPS control daemon refused `{command}`: {answer}")]
     Refused {
         /// The command.
         command: String,
-        /// What it said.
+        /// Its answer.
         answer: String,
     },
-    /// The daemon does not end, killed or not.
+    /// The daemon does not end, even when killed.
     #[error("the MPS control daemon of {} (pid {pid}) does not end", pipe.display())]
     Runs {
         /// Directory of the sockets.
@@ -77,7 +77,7 @@ pub enum MpsError {
     NotStarted {
         /// The program.
         program: PathBuf,
-        /// The end of what it printed.
+        /// The end of its output.
         said: String,
     },
 }
@@ -97,7 +97,7 @@ fn failed(verb: &'static str, path: &Path) -> impl FnOnce(io::Error) -> MpsError
     move |source| MpsError::Io { verb, path, source }
 }
 
-/// A directory that everybody may pass through and only its owner change.
+/// A directory that everybody may pass through and only its owner may change.
 fn make_dir(dir: &Path) -> Result<(), MpsError> {
     DirBuilder::new()
         .recursive(true)
@@ -122,7 +122,7 @@ fn kill(daemon: i32, held: &PidFd) -> bool {
     all().all(|process| ends(process, end))
 }
 
-/// Waits until a process has ended, or until that moment; true if it has.
+/// Waits until a process has ended, or until this time; true if it has ended.
 fn ends(process: &PidFd, until: Instant) -> bool {
     let left = until.saturating_duration_since(Instant::now());
     let most = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
@@ -130,7 +130,7 @@ fn ends(process: &PidFd, until: Instant) -> bool {
     process.has_exited()
 }
 
-/// What a program printed into a pipe.
+/// A program's output on a pipe.
 fn all_of(pipe: Option<impl Read>) -> String {
     let mut bytes = Vec::new();
     if let Some(pipe) = pipe {
@@ -140,8 +140,8 @@ fn all_of(pipe: Option<impl Read>) -> String {
 }
 
 impl Control {
-    /// A daemon whose directories are `DIR/pipe` and `DIR/log`; nothing is started yet. The server runs under
-    /// its clients' user id, so everybody must be able to pass through every parent of `dir`.
+    /// A daemon with the directories `DIR/pipe` and `DIR/log`; it is not started yet. The server runs under its
+    /// clients' user id, so everybody must be able to pass through every parent of `dir`.
     ///
     /// # Errors
     /// [`MpsError::Io`] if the directories cannot be made.
@@ -162,14 +162,14 @@ impl Control {
         for made in [dir, &control.log] {
             make_dir(made)?;
         }
-        // One that is there may have clients.
+        // An existing directory may have clients.
         if control.pipe.symlink_metadata().is_err() {
             control.make_pipe()?;
         }
         Ok(control)
     }
 
-    /// The directory of the sockets, at first for the service's own user alone.
+    /// The directory of the sockets, at first for the service's own user only.
     fn make_pipe(&self) -> Result<(), MpsError> {
         DirBuilder::new()
             .mode(0o700)
@@ -177,7 +177,7 @@ impl Control {
             .map_err(failed("make the directory", &self.pipe))
     }
 
-    /// The users who may pass into the directory of the sockets; an error if somebody else may have written there.
+    /// Users who may enter the directory of the sockets; an error if another user may have written there.
     ///
     /// # Errors
     /// [`MpsError::Untrusted`], [`MpsError::Io`].
@@ -186,11 +186,11 @@ impl Control {
         access::of(&self.pipe).map_err(failed("read the access list of", &self.pipe))
     }
 
-    /// Lets a user pass into the directory of the sockets, where the daemon serves one user at a time, or everybody.
-    /// A user who may connect may also give commands; nobody but the service's user can change the directory.
+    /// Lets a user enter the directory of the sockets, if the daemon serves one user at a time, or everybody. A user
+    /// who may connect may also give commands; only the service's user can change the directory.
     ///
     /// # Errors
-    /// [`MpsError::Untrusted`] where another user was let in before: see [`Self::renew`].
+    /// [`MpsError::Untrusted`] if another user was let in before: see [`Self::renew`].
     pub fn open_to(&self, wanted: Access) -> Result<(), MpsError> {
         match self.access()? {
             now if now == wanted => Ok(()),
@@ -200,8 +200,8 @@ impl Control {
         }
     }
 
-    /// Ends the daemon, its servers too, and makes the directory of the sockets anew: nothing that anybody did with
-    /// the old one reaches the next user. Servers get so many seconds to end.
+    /// Ends the daemon and its servers, and creates the directory of the sockets anew: no change to the old one reaches
+    /// the next user. Servers get this many seconds to end.
     ///
     /// # Errors
     /// [`MpsError::Runs`]; [`MpsError::Io`] if the directory cannot be removed or made.
@@ -216,8 +216,8 @@ impl Control {
         self.make_pipe()
     }
 
-    /// Daemons of the service's own user that were started for this directory, by what the kernel says of them: the
-    /// directory itself may have been somebody else's.
+    /// Daemons of the service's own user that were started for this directory, according to the kernel: the directory
+    /// itself may have been another user's.
     fn daemons(&self) -> Vec<i32> {
         let Ok(program) = self.program.canonicalize() else {
             return Vec::new();
@@ -241,7 +241,7 @@ impl Control {
         }
     }
 
-    /// Nothing is started or asked where anybody but the service's own user can have put something.
+    /// Refuses to start or ask anything if another user may have put something there.
     fn check(&self) -> Result<(), MpsError> {
         let own = geteuid();
         if own.is_root() {
@@ -259,7 +259,7 @@ impl Control {
         if self.checked.load(Ordering::Relaxed) == found.ino() {
             return Ok(());
         }
-        // A socket that does not answer is a dead daemon's.
+        // A socket that does not answer belongs to a dead daemon.
         let Ok(stream) = UnixStream::connect(&socket) else {
             return Ok(());
         };
@@ -271,7 +271,7 @@ impl Control {
         Ok(())
     }
 
-    /// The directory that clients name in `CUDA_MPS_PIPE_DIRECTORY`.
+    /// The directory for clients' `CUDA_MPS_PIPE_DIRECTORY`.
     #[must_use]
     pub fn pipe(&self) -> &Path {
         &self.pipe
@@ -288,14 +288,14 @@ impl Control {
         command
             .env("CUDA_MPS_PIPE_DIRECTORY", &self.pipe)
             .env("CUDA_MPS_LOG_DIRECTORY", &self.log)
-            // Newer releases have words of a third version; older ones do not know the variable.
+            // Newer releases speak protocol version 3; older ones do not know the variable.
             .env("CUDA_MPS_PROTOCOL_VERSION", "2")
             .env_remove("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE");
         command
     }
 
-    /// Starts the daemon for the GPU (or MIG instance) with this UUID and waits until it answers; its pid. It
-    /// is no child of anything that must live on: whoever calls may end.
+    /// Starts the daemon for the GPU (or MIG instance) with this UUID and waits until it answers; returns its pid. It
+    /// is detached, so the caller may end.
     ///
     /// # Errors
     /// [`MpsError::NotStarted`] with what it printed, [`MpsError::Untrusted`].
@@ -341,7 +341,7 @@ impl Control {
                 said: self.last_words(),
             });
         }
-        // Taken off the table when it ends.
+        // Reaps it when it ends.
         std::thread::spawn(move || child.wait());
         Ok(pid)
     }
@@ -355,10 +355,10 @@ impl Control {
         answer::last_words(&all_of(end.ok()))
     }
 
-    /// Sends one command; the reply as it is printed.
+    /// Sends a command; returns the printed reply.
     ///
     /// # Errors
-    /// [`MpsError::Silent`] where no daemon answers in time.
+    /// [`MpsError::Silent`] if no daemon answers in time.
     pub fn ask(&self, command: &str) -> Result<String, MpsError> {
         self.check()?;
         let mut child = self
@@ -370,7 +370,7 @@ impl Control {
             .map_err(failed("run", &self.program))?;
         let run = failed("run", &self.program);
         if let Some(mut stdin) = child.stdin.take() {
-            // One that has ended already says why on its standard output.
+            // A daemon that has ended already prints the reason on its standard output.
             let _ = stdin.write_all(format!("{command}\n").as_bytes());
         }
         let pidfd = PidFd::open(child.id().cast_signed()).ok().flatten();
@@ -401,7 +401,7 @@ impl Control {
         })
     }
 
-    /// The default thread percentage: the cheapest question that shows whether the daemon lives.
+    /// The default thread percentage: the cheapest request that shows whether the daemon lives.
     ///
     /// # Errors
     /// [`MpsError`] if it does not answer.
@@ -409,7 +409,7 @@ impl Control {
         self.share("get_default_active_thread_percentage")
     }
 
-    /// Sets the thread percentage of servers to come; what is then in force.
+    /// Sets the thread percentage of new servers; returns the value in force.
     ///
     /// # Errors
     /// [`MpsError`] if it does not answer or another value is in force.
@@ -427,7 +427,7 @@ impl Control {
         self.pids("get_server_list")
     }
 
-    /// Pids of a server's clients; none where there is no such server.
+    /// Pids of a server's clients; none if the server does not exist.
     ///
     /// # Errors
     /// [`MpsError::Silent`].
@@ -439,7 +439,7 @@ impl Control {
         Ok(answer::pids(&self.ask(command)?))
     }
 
-    /// How a server is; `None` where there is no such server (any more).
+    /// State of a server; `None` if it does not exist (any more).
     ///
     /// # Errors
     /// [`MpsError::Silent`].
@@ -449,8 +449,8 @@ impl Control {
         ))
     }
 
-    /// Ends the GPU work of a client in order; true if that worked. To be called before the process is
-    /// signalled: a client that is killed with work in flight leaves the server undefined.
+    /// Ends a client's GPU work regularly; true if that worked. Call it before signalling the process: killing a client
+    /// with work in flight leaves the server undefined.
     ///
     /// # Errors
     /// [`MpsError::Silent`].
@@ -459,14 +459,14 @@ impl Control {
         Ok(answer.trim() == "0")
     }
 
-    /// Ends the daemon and waits until it is gone: another that starts while it still ends would end too. Servers get
-    /// so many seconds; what does not end in order, or cannot be asked safely, is killed.
+    /// Ends the daemon and waits until it is gone: another that starts meanwhile would end too. Servers get this many
+    /// seconds; those that do not end, or cannot be asked safely, are killed.
     ///
     /// # Errors
     /// [`MpsError::Refused`] by a daemon that is not this user's, [`MpsError::Runs`].
     pub fn quit(&self, seconds: u32) -> Result<(), MpsError> {
         let command = format!("quit -t {seconds}");
-        // Held before it is asked: its number may be another process's after it.
+        // Held before the request: afterwards the pid may be another process's.
         let daemons = self.daemons().into_iter();
         let held: Vec<(i32, PidFd)> = daemons
             .filter_map(|pid| Some((pid, PidFd::open(pid).ok()??)))

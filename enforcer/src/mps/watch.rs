@@ -1,29 +1,28 @@
-//! What a daemon's answers mean: when it is started again, when its clients are lost. Pure: time and answers
-//! come in.
+//! Meaning of a daemon's answers: when it is restarted, when its clients are lost. Pure: time and answers are inputs.
 
 use std::time::Duration;
 
 use super::ServerState;
 
-/// Wait before the second start in a row; each further one waits twice as long.
+/// Wait before the second start in a row; doubles with each further one.
 const FIRST_WAIT: Duration = Duration::from_secs(1);
 /// Longest wait before a start.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
-/// A daemon that has lived for so long has not failed at its start.
+/// A daemon that has lived for this long has not failed at its start.
 const SETTLED: Duration = Duration::from_secs(30);
 
-/// A server as it was seen.
+/// An observed server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Server {
     /// Process.
     pub pid: i32,
-    /// What it says of itself.
+    /// Its state by its own report.
     pub state: ServerState,
     /// Processes of its clients.
     pub clients: Vec<i32>,
 }
 
-/// One look at a daemon.
+/// One poll of a daemon.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Look {
     /// It does not answer.
@@ -32,18 +31,18 @@ pub enum Look {
     Servers(Vec<Server>),
 }
 
-/// What has happened since the look before.
+/// Changes since the previous poll.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MpsEvent {
     /// The daemon answers.
     Up,
-    /// It answers no more.
+    /// It does not answer any more.
     Down,
-    /// A server is gone, and with it the GPU work of these clients.
+    /// A server is gone, with the GPU work of these clients.
     ServerLost {
         /// The server.
         pid: i32,
-        /// Its clients when it was last seen.
+        /// Its last known clients.
         clients: Vec<i32>,
     },
     /// A fault of one client has ended the GPU work of all of these.
@@ -53,14 +52,14 @@ pub enum MpsEvent {
         /// Its clients.
         clients: Vec<i32>,
     },
-    /// A server that was in fault serves again.
+    /// A server with a fault serves again.
     Well {
         /// The server.
         pid: i32,
     },
 }
 
-/// The memory of a supervisor.
+/// A supervisor's state.
 #[derive(Clone, Debug, Default)]
 pub struct Watch {
     up: bool,
@@ -71,7 +70,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Takes a look; gives what has happened.
+    /// Takes a poll; returns the changes.
     pub fn look(&mut self, now: Duration, look: Look) -> Vec<MpsEvent> {
         let mut events = Vec::new();
         let seen = match look {
@@ -94,7 +93,7 @@ impl Watch {
         };
         for old in &self.servers {
             match seen.iter().find(|s| s.pid == old.pid) {
-                // One without clients goes when another user comes: nothing is lost.
+                // A server without clients ends when another user comes: nothing is lost.
                 None if old.clients.is_empty() => {}
                 None => events.push(MpsEvent::ServerLost {
                     pid: old.pid,
@@ -116,20 +115,20 @@ impl Watch {
         events
     }
 
-    /// Whether a daemon that is silent should be started now.
+    /// Whether to start a silent daemon now.
     #[must_use]
     pub fn start_now(&self, now: Duration) -> bool {
         !self.up && now >= self.not_before
     }
 
-    /// A start was tried: the next one waits, each time longer.
+    /// A start was attempted: the next one waits, each time longer.
     pub fn tried(&mut self, now: Duration) {
         let wait = FIRST_WAIT.saturating_mul(1 << self.failures.min(16));
         self.not_before = now.saturating_add(wait.min(LONGEST_WAIT));
         self.failures = self.failures.saturating_add(1);
     }
 
-    /// The servers at the last look.
+    /// The servers at the last poll.
     #[must_use]
     pub fn servers(&self) -> &[Server] {
         &self.servers
@@ -139,7 +138,7 @@ impl Watch {
 fn change(old: &Server, new: &Server) -> Option<MpsEvent> {
     let fault = |s: &Server| s.state == ServerState::Fault;
     match (fault(old), fault(new)) {
-        // Those who have gone since may have gone because of it.
+        // Clients that have gone since may have gone because of it.
         (false, true) => {
             let mut clients = old.clients.clone();
             clients.extend(&new.clients);

@@ -1,4 +1,4 @@
-//! Whose the namespaces are in which a process lives.
+//! The owners of a process's namespaces.
 
 use std::fs::{self, File};
 use std::io;
@@ -7,15 +7,15 @@ use std::os::unix::fs::MetadataExt;
 
 use super::sys;
 
-/// Namespaces nest at most so deep (user_namespaces(7)).
+/// Maximum nesting of namespaces (user_namespaces(7)).
 const DEEPEST: usize = 33;
 
-/// The user namespace of a process, seen from this one's.
+/// A process's user namespace relative to this process's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UserNamespace {
     /// The same.
     Same,
-    /// Below this process's, in one that this user made; of several around each other the outermost counts.
+    /// Below this process's, made by this user; of nested ones the outermost counts.
     Of(u32),
     /// Not below this process's.
     Elsewhere,
@@ -26,10 +26,10 @@ fn id(file: impl AsFd) -> io::Result<(u64, u64)> {
     Ok((meta.dev(), meta.ino()))
 }
 
-/// The user namespace of the process that has this pid now.
+/// The user namespace of the present process with this pid.
 ///
 /// # Errors
-/// The kernel's: the process has ended, or is closed to this one.
+/// The kernel's: the process has ended, or is inaccessible.
 pub fn user_namespace(pid: i32) -> io::Result<UserNamespace> {
     let own = id(File::open("/proc/self/ns/user")?)?;
     let mut inner: OwnedFd = File::open(format!("/proc/{pid}/ns/user"))?.into();
@@ -52,8 +52,8 @@ pub fn user_namespace(pid: i32) -> io::Result<UserNamespace> {
     Ok(UserNamespace::Elsewhere)
 }
 
-/// Whether a process lives in the machine's own namespaces of processes, users and mounts, and not in a container's. To
-/// a service that may not look at the machine's first process its own are the machine's.
+/// Whether a process lives in the machine's own namespaces of processes, users and mounts, and not in a container's. A
+/// service that may not look at the machine's first process takes its own for the machine's.
 #[must_use]
 pub fn lives_on_the_machine(pid: i32) -> bool {
     let link = |pid: &str, kind: &str| fs::read_link(format!("/proc/{pid}/ns/{kind}")).ok();
@@ -63,7 +63,7 @@ pub fn lives_on_the_machine(pid: i32) -> bool {
     })
 }
 
-/// The owner of the range of subordinate user ids (subuid(5)) that a number is in.
+/// The owner of the range of subordinate user ids (subuid(5)) that contains a uid.
 #[must_use]
 pub fn subordinate_owner(uid: u32) -> Option<u32> {
     let text = fs::read_to_string("/etc/subuid").ok()?;
@@ -73,7 +73,7 @@ pub fn subordinate_owner(uid: u32) -> Option<u32> {
     })
 }
 
-/// The same by the text of the file, as the name or number that stands there.
+/// The same from the file's text: the owner's name or number as written there.
 #[must_use]
 pub fn range_owner(text: &str, uid: u32) -> Option<&str> {
     text.lines().find_map(|line| {

@@ -1,4 +1,4 @@
-//! A handle on a process that can never come to mean another one.
+//! A handle on a process that never means another one.
 
 use std::fs;
 use std::io;
@@ -15,14 +15,14 @@ use super::sys;
 pub struct PidFd(OwnedFd);
 
 impl PidFd {
-    /// Opens the process that has this pid now; `None` if there is none.
+    /// Opens the present process with this pid; `None` if there is none.
     ///
     /// # Errors
     /// The kernel's, for instance when no descriptor is left.
     pub fn open(pid: i32) -> io::Result<Option<Self>> {
         match sys::pidfd_open(pid) {
             Ok(fd) => Ok(Some(Self(fd))),
-            // EINVAL: it is a thread, not a process (or the number is no pid at all).
+            // EINVAL: it is a thread, not a process (or not a valid pid at all).
             Err(e) if matches!(e.raw_os_error(), Some(libc::ESRCH | libc::EINVAL)) => Ok(None),
             Err(e) => Err(e),
         }
@@ -49,8 +49,8 @@ impl PidFd {
         }
     }
 
-    /// The pid as this process's pid namespace sees it; `None` once it is reaped or if it lives
-    /// in a namespace that is not visible from here.
+    /// The pid in this process's pid namespace; `None` once it is reaped or if it lives in a namespace that is
+    /// invisible here.
     #[must_use]
     pub fn pid(&self) -> Option<i32> {
         let path = format!("/proc/self/fdinfo/{}", self.0.as_raw_fd());
@@ -59,15 +59,15 @@ impl PidFd {
         field.trim().parse().ok().filter(|pid| *pid > 0)
     }
 
-    /// Whether the process has ended (a zombie has).
+    /// Whether the process has ended (also as a zombie).
     #[must_use]
     pub fn has_exited(&self) -> bool {
         let mut fds = [PollFd::new(self.0.as_fd(), PollFlags::POLLIN)];
         matches!(poll(&mut fds, PollTimeout::ZERO), Ok(1..))
     }
 
-    /// How a process ended that [has](Self::has_exited): by itself, with a code, or by a signal. Read from
-    /// `/proc/<pid>/stat` while nobody has waited for it, else from the handle (Linux 6.15). `None` where neither says it.
+    /// Exit code or signal of a process that [has exited](Self::has_exited). Read from `/proc/<pid>/stat` while it is a
+    /// zombie, else from the handle (Linux 6.15). `None` if neither tells.
     #[must_use]
     pub fn exit_status(&self, process: super::ProcessKey) -> Option<ExitStatus> {
         let status = super::read::status_of_zombie(process)

@@ -1,4 +1,4 @@
-//! Readers of `/proc/<pid>/*`. Each returns `None` for a process that is gone or closed to us.
+//! Readers of `/proc/<pid>/*`. Each returns `None` for a process that is gone or inaccessible.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -14,40 +14,39 @@ use nix::unistd::{Gid, Group, Uid, User, getgrouplist};
 pub struct Stat {
     /// Process id.
     pub pid: i32,
-    /// Name of the executable, at most 15 bytes; may hold spaces and parentheses.
+    /// Name of the executable, at most 15 bytes; may contain spaces and parentheses.
     pub comm: String,
     /// `R`, `S`, `D`, `Z` (zombie), `T` (stopped), ...
     pub state: char,
     /// Parent.
     pub ppid: i32,
-    /// When it started, in clock ticks since boot.
+    /// Start time, in clock ticks since boot.
     pub start_ticks: u64,
     /// Processor time of all its threads so far, in clock ticks.
     pub cpu_ticks: u64,
 }
 
-/// A process for good: pids are used again, the pair with the start time is not.
+/// A permanent identity of a process: pids are reused, the pair with the start time is not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ProcessKey {
     /// Process id.
     pub pid: i32,
-    /// When it started, in clock ticks since boot.
+    /// Start time, in clock ticks since boot.
     pub start_ticks: u64,
 }
 
-/// Of `/proc/PID/maps`, whose length its process decides, so many bytes are read: twice what Linux lets a process map by
-/// default (65,530 mappings of 120 bytes).
+/// Maximum bytes read of `/proc/PID/maps`, whose length the process controls: twice the default limit of Linux (65,530
+/// mappings of 120 bytes).
 const MAPS_AT_MOST: u64 = 16 << 20;
 
-/// Whether the name of one of the first files that a process has mapped fits.
+/// Whether the name of one of the first files that a process has mapped matches.
 #[must_use]
 pub fn has_mapped(pid: i32, fits: impl Fn(&str) -> bool) -> bool {
     let maps = bytes(pid, "maps", MAPS_AT_MOST);
     maps.is_some_and(|maps| names_mapped(&String::from_utf8_lossy(&maps)).any(fits))
 }
 
-/// The mount points in a process's view of files; of a list that is longer than [`MAPS_AT_MOST`], which users can make, the
-/// first ones.
+/// The mount points that a process sees; of a list longer than [`MAPS_AT_MOST`], which users can make, the first ones.
 #[must_use]
 pub fn mount_points(pid: i32) -> Option<BTreeSet<String>> {
     let text = bytes(pid, "mountinfo", MAPS_AT_MOST)?;
@@ -56,7 +55,7 @@ pub fn mount_points(pid: i32) -> Option<BTreeSet<String>> {
     Some(points.map(crate::cgroup::unescape).collect())
 }
 
-/// The names of files in the text of `/proc/PID/maps`, without their directories.
+/// Names of the files in `/proc/PID/maps`, without directories.
 fn names_mapped(maps: &str) -> impl Iterator<Item = &str> {
     let files = maps.lines().filter_map(|line| line.rsplit_once('/'));
     files.map(|(_, file)| file)
@@ -67,24 +66,24 @@ fn names_mapped(maps: &str) -> impl Iterator<Item = &str> {
 pub struct Uids {
     /// The user who started it.
     pub real: u32,
-    /// With whose rights it acts.
+    /// The user whose rights it has.
     pub effective: u32,
 }
 
-/// As whom a process was started. Another one sees into it (its environment, its descriptors) only if it is started
-/// with the same user and group: the user alone is not enough (ptrace(2), "access mode checking").
+/// User and group that started a process. Another process can read it (its environment, its descriptors) only with the
+/// same user and group: the user alone is not enough (ptrace(2), "access mode checking").
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Rights {
     /// The real user.
     pub uid: u32,
-    /// The real group: not always the first one of the user (`newgrp`, `sg`, spawners of notebooks).
+    /// The real group: not always the user's primary one (`newgrp`, `sg`, notebook spawners).
     pub gid: u32,
     /// The other groups.
     pub groups: Vec<u32>,
 }
 
 impl Stat {
-    /// Reads the text of the file.
+    /// Parses the file.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         // The name may contain anything, so it ends at the *last* parenthesis.
@@ -102,7 +101,7 @@ impl Stat {
         })
     }
 
-    /// The process for good.
+    /// The permanent identity.
     #[must_use]
     pub fn key(&self) -> ProcessKey {
         ProcessKey {
@@ -113,7 +112,7 @@ impl Stat {
 }
 
 impl Uids {
-    /// Reads the text of `/proc/<pid>/status`.
+    /// Parses `/proc/<pid>/status`.
     fn parse(text: &str) -> Option<Self> {
         let line = text.lines().find_map(|line| line.strip_prefix("Uid:"))?;
         let mut ids = line.split_ascii_whitespace().map(str::parse);
@@ -125,7 +124,7 @@ impl Uids {
 }
 
 impl Rights {
-    /// Reads the text of `/proc/<pid>/status`.
+    /// Parses `/proc/<pid>/status`.
     fn parse(text: &str) -> Option<Self> {
         let numbers = |name: &str| -> Option<Vec<u32>> {
             let line = text.lines().find_map(|line| line.strip_prefix(name))?;
@@ -140,14 +139,14 @@ impl Rights {
     }
 }
 
-/// Of the arguments so many bytes are read. How long they and the environment are their process decides (prctl(2),
-/// `PR_SET_MM_MAP`): as long as what it maps.
+/// Maximum bytes read of the arguments. The process controls their length and that of the environment (prctl(2),
+/// `PR_SET_MM_MAP`): as long as its mappings.
 const ARGUMENTS_AT_MOST: u64 = 64 << 10;
-/// Of any other file; only the environment can be longer.
+/// The same for any other file; only the environment can be longer.
 const FILE_AT_MOST: u64 = 1 << 20;
 
-/// Reads a file of a process, at most so many bytes. Most are short: one read gets them, and the next one says that there
-/// is no more.
+/// Reads a file of a process, up to a maximum size. Most are short: one read gets them, and the next one returns the
+/// end.
 fn bytes(pid: i32, file: &str, at_most: u64) -> Option<Vec<u8>> {
     let open = fs::File::open(format!("/proc/{pid}/{file}")).ok()?;
     let mut all = Vec::with_capacity(2048);
@@ -161,13 +160,13 @@ pub fn stat(pid: i32) -> Option<Stat> {
     Stat::parse(&String::from_utf8_lossy(&bytes(pid, "stat", FILE_AT_MOST)?))
 }
 
-/// The wait status of a process that has ended and that nobody has waited for (field 52 of `/proc/<pid>/stat`, proc(5)).
+/// Wait status of a zombie (field 52 of `/proc/<pid>/stat`, proc(5)).
 pub(super) fn status_of_zombie(process: ProcessKey) -> Option<i32> {
     let text = String::from_utf8_lossy(&bytes(process.pid, "stat", FILE_AT_MOST)?).into_owned();
     let stat = Stat::parse(&text)?;
     let (_, tail) = text.rsplit_once(')')?;
     let status = tail.split_ascii_whitespace().nth(49)?.parse().ok()?;
-    // Of a process that lives, and for those who may not read it, the kernel says 0.
+    // The kernel gives 0 for a live process, and for readers without permission.
     (stat.key() == process && stat.state == 'Z' && may_read(process.pid)).then_some(status)
 }
 
@@ -176,7 +175,7 @@ fn may_read(pid: i32) -> bool {
     me.is_root() || uids(pid).is_some_and(|uids| uids.real == me.as_raw())
 }
 
-/// The process that has this pid now, for good.
+/// The permanent identity of the present process with this pid.
 #[must_use]
 pub fn key(pid: i32) -> Option<ProcessKey> {
     stat(pid).map(|stat| stat.key())
@@ -192,7 +191,7 @@ pub fn uids(pid: i32) -> Option<Uids> {
     )?))
 }
 
-/// As whom a process was started.
+/// User and group that started a process.
 #[must_use]
 pub fn rights(pid: i32) -> Option<Rights> {
     Rights::parse(&String::from_utf8_lossy(&bytes(
@@ -208,8 +207,7 @@ pub fn cmdline(pid: i32) -> Option<Vec<OsString>> {
     bytes(pid, "cmdline", ARGUMENTS_AT_MOST).map(|bytes| split_nul(&bytes))
 }
 
-/// The environment as it was at exec. What it says is the user's word: fit for names on a screen,
-/// never for a decision.
+/// The environment as it was at exec. Untrusted: fit for names on a screen, never for a decision.
 #[must_use]
 pub fn environ(pid: i32) -> Option<Vec<OsString>> {
     bytes(pid, "environ", FILE_AT_MOST).map(|bytes| split_nul(&bytes))
@@ -226,13 +224,13 @@ fn split_nul(bytes: &[u8]) -> Vec<OsString> {
         .collect()
 }
 
-/// The path in what the kernel says of a file or cgroup, which has a note behind it once that was removed or replaced.
+/// The path in the kernel's name of a file or cgroup, without the note that it was removed or replaced.
 pub(crate) fn undeleted(path: &str) -> &str {
     path.strip_suffix(" (deleted)").unwrap_or(path)
 }
 
-/// The path from which the executable was started, also after another file has taken it; absent for kernel threads and,
-/// without the right to look, for others'.
+/// The path from which the executable was started, even if another file has replaced it; `None` for kernel threads and,
+/// without permission, for others' processes.
 #[must_use]
 pub fn exe(pid: i32) -> Option<PathBuf> {
     let path = fs::read_link(format!("/proc/{pid}/exe")).ok()?;
@@ -244,15 +242,15 @@ pub fn exe(pid: i32) -> Option<PathBuf> {
     )
 }
 
-/// The process and those it descends from, nearest first, as far as they can be seen. A chain that
-/// changes under the reader is cut, never followed in circles.
+/// The process and its visible ancestors, nearest first. A chain that changes during the reading is cut, never followed
+/// in circles.
 #[must_use]
 pub fn ancestors(pid: i32) -> Vec<Stat> {
     let mut chain: Vec<Stat> = Vec::new();
     let mut next = pid;
     while next > 0 && !chain.iter().any(|seen| seen.pid == next) {
         let Some(found) = stat(next) else { break };
-        // A parent cannot be younger than its child: then the pid was taken over meanwhile.
+        // A parent cannot be younger than its child: the pid was reused.
         if chain
             .last()
             .is_some_and(|child| child.start_ticks < found.start_ticks)
@@ -303,7 +301,7 @@ pub fn group_exists(name: &str) -> bool {
     matches!(Group::from_name(name), Ok(Some(_)))
 }
 
-/// All groups of a user, by the system's databases.
+/// All groups of a user according to the system's databases.
 #[must_use]
 pub fn groups_of(uid: u32) -> Option<Vec<u32>> {
     let user = user(uid)?;
@@ -408,7 +406,7 @@ mod tests {
         let sizes: [Option<u64>; 2] = [size(cmdline(pid)), size(environ(pid))];
         child.kill().unwrap();
         child.wait().unwrap();
-        // The zero at the cut end is none of the file's.
+        // The zero at the cut end is not part of the file.
         assert_eq!(sizes, [Some(ARGUMENTS_AT_MOST + 1), Some(FILE_AT_MOST + 1)]);
     }
 

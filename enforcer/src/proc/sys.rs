@@ -4,7 +4,7 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
-/// Takes pages of a private mapping of a file out of memory. The caller has seen that none of them was written to.
+/// Drops pages of a private file mapping from memory. The caller has checked that none of them was written to.
 pub(super) fn drop_clean_pages(range: std::ops::Range<usize>) -> io::Result<()> {
     let address = std::ptr::with_exposed_provenance_mut::<libc::c_void>(range.start);
     // SAFETY: the pages are equal to the file's, whose inode the mapping keeps: the next access reads them again.
@@ -15,8 +15,7 @@ pub(super) fn drop_clean_pages(range: std::ops::Range<usize>) -> io::Result<()> 
     }
 }
 
-/// All threads take memory from one heap from now on. Each would have one of its own otherwise, of which most stays
-/// unused; a service whose threads mostly wait has no use for that.
+/// Makes all threads share one heap. Otherwise each has its own, mostly unused; the service's threads mostly wait.
 pub fn share_one_heap() {
     // SAFETY: the call sets a number of the allocator and touches no memory of ours.
     #[cfg(target_env = "gnu")]
@@ -25,7 +24,7 @@ pub fn share_one_heap() {
     }
 }
 
-/// Gives free memory of the heap back to the kernel.
+/// Returns free heap memory to the kernel.
 pub fn give_back_heap() {
     // SAFETY: the allocator takes its own lock and gives back pages that nobody has.
     #[cfg(target_env = "gnu")]
@@ -57,7 +56,7 @@ pub(super) fn peer_pidfd(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     owned(if result == 0 { fd.into() } else { -1 })
 }
 
-/// The supplementary groups of the process that connected, as they were then (`SO_PEERGROUPS`, Linux 4.13).
+/// The supplementary groups of the process that connected, at that time (`SO_PEERGROUPS`, Linux 4.13).
 pub(super) fn peer_groups(socket: BorrowedFd<'_>) -> io::Result<Vec<libc::gid_t>> {
     let mut gids: Vec<libc::gid_t> = vec![0; 64];
     loop {
@@ -78,7 +77,7 @@ pub(super) fn peer_groups(socket: BorrowedFd<'_>) -> io::Result<Vec<libc::gid_t>
             return Ok(gids);
         }
         let error = io::Error::last_os_error();
-        // The kernel has said how many there are.
+        // The kernel has returned the number needed.
         if error.raw_os_error() != Some(libc::ERANGE) || needed <= gids.len() {
             return Err(error);
         }
@@ -105,8 +104,8 @@ pub(super) fn pidfd_send_signal(pidfd: BorrowedFd<'_>, signal: i32) -> io::Resul
     }
 }
 
-/// The wait status of a process that has been reaped (`PIDFD_GET_INFO` with `PIDFD_INFO_EXIT`, Linux 6.15). `None` where
-/// it has not been reaped yet.
+/// The wait status of a reaped process (`PIDFD_GET_INFO` with `PIDFD_INFO_EXIT`, Linux 6.15). `None` if it has not been
+/// reaped yet.
 pub(super) fn pidfd_exit(pidfd: BorrowedFd<'_>) -> io::Result<Option<i32>> {
     // SAFETY: the structure is integers alone, of which zeros are a value.
     let mut info: libc::pidfd_info = unsafe { std::mem::zeroed() };
@@ -124,14 +123,12 @@ pub(super) fn pidfd_exit(pidfd: BorrowedFd<'_>) -> io::Result<Option<i32>> {
 const NS_GET_PARENT: libc::Ioctl = 0xb702;
 const NS_GET_OWNER_UID: libc::Ioctl = 0xb704;
 
-/// The namespace around a user namespace.
 pub(super) fn parent_namespace(namespace: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     // SAFETY: the request takes no argument and touches no memory of ours.
     let fd = unsafe { libc::ioctl(namespace.as_raw_fd(), NS_GET_PARENT) };
     owned(fd.into())
 }
 
-/// The user who made a user namespace.
 pub(super) fn namespace_owner(namespace: BorrowedFd<'_>) -> io::Result<libc::uid_t> {
     let mut uid: libc::uid_t = 0;
     // SAFETY: `uid` is a live local of the type that the request writes.
@@ -142,7 +139,7 @@ pub(super) fn namespace_owner(namespace: BorrowedFd<'_>) -> io::Result<libc::uid
     }
 }
 
-/// As a program expects signals: SIGPIPE ends it, nothing is blocked. For the moment before exec.
+/// Default signals for a program: SIGPIPE ends it, none is blocked. For the moment before exec.
 pub fn default_signals() {
     // SAFETY: the default action needs no handler; the set is made before it is used.
     unsafe {

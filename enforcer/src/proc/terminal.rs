@@ -1,4 +1,4 @@
-//! The terminal that a process has, to tell its user something.
+//! The terminal of a process, for messages to its user.
 
 use std::fs::{Metadata, OpenOptions};
 use std::io::{self, Write};
@@ -15,9 +15,9 @@ pub struct Terminal {
     owner: u32,
 }
 
-/// The controlling terminal of a process, if it belongs to `uid`, or if the process itself can write there: who came
-/// by su sits at a terminal that is still another's. Without one, the terminal that one of its standard streams writes
-/// to: what `su -c` starts has a session of its own. `None` without either.
+/// The controlling terminal of a process if it belongs to `uid`, or if the process itself can write there: after su the
+/// terminal still belongs to another user. Otherwise the terminal of one of its standard streams: programs started by
+/// `su -c` have a session of their own. `None` without either.
 #[must_use]
 pub fn terminal(pid: i32, uid: u32) -> Option<Terminal> {
     controlling(pid, uid).or_else(|| written(pid))
@@ -25,7 +25,7 @@ pub fn terminal(pid: i32, uid: u32) -> Option<Terminal> {
 
 fn controlling(pid: i32, uid: u32) -> Option<Terminal> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // Behind the name, which may hold anything: state, ppid, pgrp, session, tty_nr.
+    // Behind the name, which may contain anything: state, ppid, pgrp, session, tty_nr.
     let field = text.rsplit_once(')')?.1.split_ascii_whitespace().nth(4)?;
     let device = field.parse::<i32>().ok().filter(|n| *n != 0)?;
     let terminal = node(old_numbering(device.cast_unsigned()))?;
@@ -45,9 +45,9 @@ fn written(pid: i32) -> Option<Terminal> {
     })
 }
 
-/// The node of a terminal by its device number.
+/// The node of a terminal with this device number.
 fn node(device: u64) -> Option<Terminal> {
-    // Unix 98 pseudo terminals have 136 to 143, consoles 4.
+    // Unix 98 pseudo terminals have majors 136 to 143, consoles 4.
     let path = match (major(device), minor(device)) {
         (high @ 136..=143, low) => format!("/dev/pts/{}", (high - 136) * 256 + low),
         (4, low) if low < 64 => format!("/dev/tty{low}"),
@@ -62,8 +62,8 @@ fn node(device: u64) -> Option<Terminal> {
     })
 }
 
-/// Whether one of the standard streams of a process writes to this very node: a file system of terminals of its own
-/// (in a container) has others with the same numbers.
+/// Whether one of a process's standard streams writes to this very node: a separate file system of terminals (in a
+/// container) has other terminals with the same numbers.
 fn can_write(pid: i32, terminal: &Metadata) -> bool {
     const WRITES: u32 = 0o200;
     (0..3).any(|fd| {
@@ -74,7 +74,7 @@ fn can_write(pid: i32, terminal: &Metadata) -> bool {
     })
 }
 
-/// `tty_nr`: the minor's high bits stand above the major (proc(5)).
+/// `tty_nr`: the minor's high bits are above the major (proc(5)).
 fn old_numbering(number: u32) -> u64 {
     let high = u64::from((number >> 8) & 0xfff);
     let low = u64::from((number & 0xff) | ((number >> 12) & 0xfff00));
@@ -82,15 +82,15 @@ fn old_numbering(number: u32) -> u64 {
 }
 
 impl Terminal {
-    /// It is that device, and still its owner's.
+    /// It is still this device, with the same owner.
     fn is_meant(&self, meta: &Metadata) -> bool {
         meta.file_type().is_char_device() && meta.rdev() == self.device && meta.uid() == self.owner
     }
 
-    /// Writes a line of its own. Never waits: a stopped terminal takes nothing.
+    /// Writes a line. Never waits: a stopped terminal takes nothing.
     ///
     /// # Errors
-    /// When it has gone, is another's by now, or does not take the text.
+    /// If it has gone, belongs to another user by now, or does not take the text.
     pub fn say(&self, text: &str) -> io::Result<()> {
         let mut file = OpenOptions::new()
             .write(true)

@@ -1,4 +1,4 @@
-//! Memory that only the start of a long-lived program needed.
+//! Drops memory that a long-lived program needed only for its start.
 
 use std::fs;
 use std::ops::Range;
@@ -6,8 +6,8 @@ use std::path::Path;
 
 use super::sys;
 
-/// Gives the pages of the running program's file back to the kernel's cache: those that are still needed come back
-/// from there by themselves, those that only the start needed do not. Returns how many bytes were resident.
+/// Drops the pages of the running program's file: needed ones are read again from the kernel's cache, those that only
+/// the start needed are not. Returns the bytes that were resident.
 #[must_use]
 pub fn give_back_program() -> u64 {
     let Ok(program) = fs::read_link("/proc/self/exe") else {
@@ -25,8 +25,8 @@ pub fn give_back_program() -> u64 {
     bytes
 }
 
-/// The parts of `program` in memory that nothing has written to, and how many bytes of each are resident. Where the
-/// dynamic linker has written (its tables are read-only afterwards) there are anonymous pages.
+/// Unwritten parts of `program` in memory, and the resident bytes of each. Parts that the dynamic linker has written
+/// (its tables are read-only afterwards) have anonymous pages.
 fn clean(smaps: &str, program: &Path) -> Vec<(Range<usize>, u64)> {
     let mut found: Vec<(Range<usize>, u64, bool)> = Vec::new();
     let mut ours = false;
@@ -62,7 +62,7 @@ fn clean(smaps: &str, program: &Path) -> Vec<(Range<usize>, u64)> {
         .collect()
 }
 
-/// `55f0-55f8 r-xp 0 fe:00 12 /usr/bin/gshare`: the range, and what follows it.
+/// `55f0-55f8 r-xp 0 fe:00 12 /usr/bin/gshare`: the range, and the rest.
 fn mapping(line: &str) -> Option<(Range<usize>, &str)> {
     let (range, rest) = line.split_once(' ')?;
     let (from, to) = range.split_once('-')?;

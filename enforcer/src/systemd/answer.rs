@@ -1,4 +1,4 @@
-//! What systemd answers, in bounded types. Units have the names that users and programs gave them.
+//! systemd's answers in bounded types. Users and programs choose the names of units.
 
 use std::path::PathBuf;
 
@@ -6,33 +6,33 @@ use zbus::zvariant::OwnedValue;
 
 use crate::cgroup::name;
 
-/// Longest name of a unit (`UNIT_NAME_MAX` of systemd), in bytes.
+/// Maximum length of a unit's name (`UNIT_NAME_MAX` of systemd), in bytes.
 const UNIT: usize = 255;
 
-/// A text among the properties.
+/// A text property.
 fn text(value: OwnedValue) -> Option<String> {
     String::try_from(value).ok()
 }
 
-/// The name of a unit, of the letters that such names have (systemd.unit(5)).
+/// The name of a unit, in the characters allowed for it (systemd.unit(5)).
 pub(super) fn unit(value: OwnedValue) -> Option<String> {
     let fits = |c: char| c.is_ascii_alphanumeric() || ":-_.\\@".contains(c);
     text(value).filter(|name| !name.is_empty() && name.len() <= UNIT && name.chars().all(fits))
 }
 
-/// How active a unit is, in systemd's word.
+/// systemd's active state of a unit.
 pub(super) fn state(value: OwnedValue) -> Option<String> {
     let fits = |word: &String| word.len() <= 32 && word.bytes().all(|b| b.is_ascii_lowercase());
     text(value).filter(fits)
 }
 
-/// The number of a process; `None` where there is none.
+/// A valid pid, or `None`.
 pub(super) fn process(value: OwnedValue) -> Option<u32> {
     let pid = u32::try_from(value).ok()?;
     i32::try_from(pid).is_ok_and(|pid| pid > 0).then_some(pid)
 }
 
-/// The cgroup of a unit, as the kernel names it; `None` also where it has none.
+/// The kernel's name of a unit's cgroup; `None` if it has none.
 pub(super) fn cgroup(value: OwnedValue) -> Option<PathBuf> {
     text(value).as_deref().and_then(name::plain)
 }

@@ -1,4 +1,4 @@
-//! What the tests against the real kernel share: a tree of their own, cleaned up in any case.
+//! Shared by the tests against the real kernel: a tree of their own, cleaned up in any case.
 #![allow(dead_code, reason = "each test file uses its own part")]
 
 use std::io::Read;
@@ -12,11 +12,11 @@ use gshare_enforcer::proc::PidFd;
 
 pub(crate) const LONG: Duration = Duration::from_secs(20);
 
-/// A tree under the top of the hierarchy that goes away with everything in it.
+/// A tree under the top of the hierarchy that is removed with everything in it.
 pub(crate) struct TestTree(pub(crate) OwnTree);
 
 impl TestTree {
-    /// `None`, after saying why, where the test cannot run.
+    /// `None`, after printing the reason, if the test cannot run.
     pub(crate) fn new() -> Option<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         if !nix::unistd::geteuid().is_root() {
@@ -52,7 +52,7 @@ impl Drop for TestTree {
     }
 }
 
-/// A shell command that starts when [`Waiting::go`] is called: time to move it before.
+/// A shell command that starts when [`Waiting::go`] is called, to move it first.
 pub(crate) struct Waiting(pub(crate) Child);
 
 impl Waiting {
@@ -79,7 +79,7 @@ impl Waiting {
         drop(self.0.stdin.take());
     }
 
-    /// Lets it run and returns what it wrote.
+    /// Lets it run and returns its output.
     pub(crate) fn finish(&mut self) -> (ExitStatus, String) {
         self.go();
         let mut text = String::new();
@@ -106,14 +106,13 @@ impl Drop for Waiting {
     }
 }
 
-/// Waits until the descriptor is readable.
 pub(crate) fn wait_readable(fd: impl AsFd) -> bool {
     use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
     let mut fds = [PollFd::new(fd.as_fd(), PollFlags::POLLIN)];
     poll(&mut fds, PollTimeout::from(20_000_u16)) == Ok(1)
 }
 
-/// Tries `condition` until it holds; fails after a long while.
+/// Retries `condition` until it holds; fails after a long time.
 pub(crate) fn until(what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
     while !condition() {

@@ -1,4 +1,4 @@
-//! The service's end of the sockets by which a claim's processes call the arbiter of a GPU.
+//! The service's end of the sockets through which a claim's processes call the arbiter of a GPU.
 
 use std::{
     io,
@@ -7,11 +7,10 @@ use std::{
 
 use crate::sys::{receive_byte, socket_pair};
 
-/// More calls than the kernel keeps for one that does not listen.
+/// More calls than the kernel queues for a receiver that does not read.
 const MOST: usize = 512;
 
-/// A socket pair of one claim on one GPU. Its members hang on the other end; when the service is gone
-/// they see that at once.
+/// A socket pair of a claim on a GPU. Members hold the other end, and see at once when the service is gone.
 #[derive(Debug)]
 pub struct Doorbell {
     own: OwnedFd,
@@ -19,7 +18,7 @@ pub struct Doorbell {
 }
 
 impl Doorbell {
-    /// Makes the pair.
+    /// Creates the pair.
     pub fn new() -> io::Result<Self> {
         let (own, members) = socket_pair()?;
         Ok(Self { own, members })
@@ -30,14 +29,15 @@ impl Doorbell {
         self.members.as_fd()
     }
 
-    /// Takes in the calls that have come; how many. Does not wait, and leaves what comes faster than it is taken in.
+    /// Reads the calls that have arrived, and returns their number. Does not wait, and leaves calls that arrive faster
+    /// than they are read.
     pub fn drain(&self) -> u32 {
         let calls = (0..MOST).take_while(|_| receive_byte(self.own.as_raw_fd()));
         u32::try_from(calls.count()).unwrap_or(u32::MAX)
     }
 }
 
-/// The end to wait on: readable when somebody has called.
+/// The end to poll: readable after a call.
 impl AsFd for Doorbell {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.own.as_fd()

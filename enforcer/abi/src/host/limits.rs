@@ -1,4 +1,4 @@
-//! The limits page as a file: outlives the service, is found again by its path.
+//! The limits page as a file: it outlives the service, which finds it by its path.
 
 use std::{
     fs::{File, OpenOptions},
@@ -18,26 +18,26 @@ use crate::{
     sys::{Mapping, Reach, file_bytes, futex_wake, monotonic_ns},
 };
 
-/// What a new limits page says.
+/// Initial values of a limits page.
 #[derive(Debug, Clone)]
 pub struct LimitsInit {
     /// The claim.
     pub claim: u64,
     /// The GPU.
     pub uuid: GpuUuid,
-    /// Any number; ties the usage page of the same grant to this one.
+    /// Random; ties the usage page of the same grant to this page.
     pub token: u64,
     /// Number of the service's start.
     pub epoch: u64,
     /// Whether the claim holds the GPU.
     pub state: State,
-    /// Bytes that the charges of all members together may reach.
+    /// Maximum sum of the charges of all members, in bytes.
     pub memory_cap_bytes: u64,
-    /// Bytes that the claim is guaranteed.
+    /// Guaranteed bytes.
     pub memory_request_bytes: u64,
-    /// Bytes that a context costs.
+    /// Bytes that a context takes.
     pub context_overhead_bytes: u64,
-    /// Bytes by which the driver takes memory.
+    /// Unit in which the driver allocates memory, in bytes.
     pub granularity_bytes: u64,
     /// Guaranteed share of the SMs in thousandths.
     pub sm_request_permille: u32,
@@ -71,7 +71,7 @@ pub struct LimitsFile {
 }
 
 impl LimitsFile {
-    /// Makes the file (mode 0644 whatever the umask; fails if it is there) and fills it.
+    /// Creates the file (mode 0644 whatever the umask; fails if it exists) and fills it.
     pub fn create(path: &Path, init: &LimitsInit) -> io::Result<Self> {
         let file = OpenOptions::new()
             .read(true)
@@ -105,7 +105,7 @@ impl LimitsFile {
         page.sm_limit_permille.store(init.sm_limit_permille, store);
         page.claimable_bytes.store(u64::MAX, store);
         page.heartbeat_ns.store(monotonic_ns(), store);
-        // Last, so that a page which a crash left half filled is not taken for a page.
+        // Last, so that a page left half filled by a crash is not accepted.
         page.magic.store(LIMITS_MAGIC, Ordering::Release);
         Ok(Self {
             path: path.to_owned(),
@@ -113,7 +113,7 @@ impl LimitsFile {
         })
     }
 
-    /// Maps a page that an earlier run of the service made.
+    /// Maps a page of an earlier run of the service.
     pub fn open(path: &Path) -> io::Result<Self> {
         let file = OpenOptions::new()
             .read(true)
@@ -134,7 +134,7 @@ impl LimitsFile {
         })
     }
 
-    /// Where the file is.
+    /// Path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -144,7 +144,7 @@ impl LimitsFile {
         self.map.get()
     }
 
-    /// A descriptor that can only be read through, to hand to a member.
+    /// A read-only descriptor for a member.
     pub fn member_fd(&self) -> io::Result<OwnedFd> {
         Ok(File::open(&self.path)?.into())
     }
@@ -155,16 +155,16 @@ impl LimitsFile {
         word.store(state as u32, Ordering::SeqCst);
         futex_wake(word, Reach::Machine);
         if state != State::Granted {
-            // A thread that waits for its turn hears of it now, not when it would have looked again. The word
-            // has to differ for one that is just about to sleep; the arbiter's next one replaces it.
+            // Also wakes threads that wait for their turn. The word must differ for a thread that is about to sleep;
+            // the arbiter's next word replaces it.
             let word = &self.page().turn.word;
             word.fetch_xor(1 << 31, Ordering::SeqCst);
             futex_wake(word, Reach::Machine);
         }
     }
 
-    /// From now on these pages belong to these GPUs and lie at these paths: the claim's memory has moved there, and the
-    /// members keep the pages. They may change places.
+    /// Moves these pages to other GPUs and paths after the claim's memory has moved; members keep their mappings. Pages
+    /// may swap places.
     pub fn relabel(pages: &mut [(&mut Self, GpuUuid, PathBuf)]) -> io::Result<()> {
         for (page, _, path) in pages.iter_mut() {
             if page.path != *path {
@@ -180,7 +180,7 @@ impl LimitsFile {
         Ok(())
     }
 
-    /// Leaves its path to another page.
+    /// Frees its path for another page.
     pub fn set_aside(&mut self) -> io::Result<()> {
         let aside = self.path.with_extension("aside.limits");
         self.rename(&aside)
@@ -192,24 +192,24 @@ impl LimitsFile {
         Ok(())
     }
 
-    /// Sets the bytes that a context costs on the GPU.
+    /// Sets the bytes that a context takes on the GPU.
     pub fn set_context_overhead(&self, bytes: u64) {
         let word = &self.page().context_overhead_bytes;
         word.store(bytes, Ordering::Relaxed);
     }
 
-    /// Sets the bytes that the charges of all members together may reach.
+    /// Sets the maximum sum of the members' charges, in bytes.
     pub fn set_memory_cap(&self, bytes: u64) {
         self.page().memory_cap_bytes.store(bytes, Ordering::SeqCst);
     }
 
-    /// Sets the bytes that the claim is guaranteed.
+    /// Sets the guaranteed bytes.
     pub fn set_memory_request(&self, bytes: u64) {
         let word = &self.page().memory_request_bytes;
         word.store(bytes, Ordering::Relaxed);
     }
 
-    /// Bytes that the charges of all members together may reach.
+    /// Maximum sum of the members' charges, in bytes.
     pub fn memory_cap(&self) -> u64 {
         self.page().memory_cap_bytes.load(Ordering::SeqCst)
     }
@@ -233,14 +233,14 @@ impl LimitsFile {
         word.store(thousandths, Ordering::Relaxed);
     }
 
-    /// Sets the number by which people know the GPU (NVML's index); members name it in messages.
+    /// Sets the GPU's number for messages (NVML's index).
     pub fn set_gpu_index(&self, index: Option<u32>) {
         let word = index.map_or(0, |index| index.saturating_add(1));
         self.page().gpu_index.store(word, Ordering::Relaxed);
     }
 
-    /// Tells the members whose turn it is on the GPU (see [`crate::Turn`]). If the decision is new and one of them `may_go`,
-    /// wakes those who wait. `ends_ns` is CLOCK_MONOTONIC.
+    /// Publishes whose turn it is on the GPU (see [`crate::Turn`]). Wakes waiting members if the decision is new and
+    /// one of them `may_go`. `ends_ns` is CLOCK_MONOTONIC.
     pub fn set_turn(&self, word: u32, ends_ns: u64, ahead_ns: u64, flags: u32, may_go: bool) {
         let turn = &self.page().turn;
         turn.ahead_ns.store(ahead_ns, Ordering::Relaxed);
@@ -262,21 +262,19 @@ impl LimitsFile {
         self.page().turn.beat_ns.store(now_ns, Ordering::Relaxed);
     }
 
-    /// Sets the claim's place in a frame of time, for when no arbiter decides; `window_ns` 0 is none.
+    /// Sets the claim's fixed window of time, used when no arbiter decides; `window_ns` 0 for none.
     pub fn set_frame(&self, offset_ns: u64, window_ns: u64) {
         let turn = &self.page().turn;
         turn.frame_offset_ns.store(offset_ns, Ordering::Relaxed);
         turn.frame_window_ns.store(window_ns, Ordering::Relaxed);
     }
 
-    /// Tells the members that the service has started anew: each registers again at its next
-    /// allocation.
+    /// Announces a restart of the service: each member registers again at its next allocation.
     pub fn set_epoch(&self, epoch: u64) {
         self.page().epoch.store(epoch, Ordering::SeqCst);
     }
 
-    /// Notes that the service lives, and by how much a guarantee could grow on the GPU, where that is
-    /// known (bytes).
+    /// Notes that the service lives, and by how many bytes a guarantee could grow on the GPU, if known.
     pub fn beat(&self, claimable_bytes: Option<u64>) {
         let page = self.page();
         page.claimable_bytes
@@ -285,7 +283,6 @@ impl LimitsFile {
     }
 }
 
-/// The UUID of two words of a page.
 pub(super) fn whole(low: u64, high: u64) -> GpuUuid {
     let whole = u128::from(low) | u128::from(high) << 64;
     GpuUuid(whole.to_le_bytes())

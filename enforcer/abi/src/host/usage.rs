@@ -1,5 +1,5 @@
-//! The usage page as a sealed memfd: its memory lives as long as any member, its length is fixed,
-//! and the service's record of who has which slot is its own.
+//! The usage page as a sealed memfd: it lives as long as any member, its length is fixed, and the service keeps its own
+//! record of the slots' owners.
 
 use std::{
     fmt, fs, io,
@@ -18,19 +18,19 @@ use crate::{
     sys::{Mapping, memfd, monotonic_ns, seal},
 };
 
-/// A slot as handed out.
+/// A slot that was handed out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Assigned {
     /// Number of the slot.
     pub slot: usize,
-    /// How often it was handed out.
+    /// Times the slot was handed out.
     pub generation: u64,
 }
 
 /// No slot is free.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AssignError {
-    /// Process that wanted one.
+    /// Process that asked for a slot.
     pub pid: u32,
 }
 
@@ -46,60 +46,60 @@ impl fmt::Display for AssignError {
 
 impl std::error::Error for AssignError {}
 
-/// What a member says about itself; every number is its own word, clamped.
+/// Figures of a member, untrusted and clamped.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SlotView {
     /// Number of the slot.
     pub slot: usize,
-    /// How often it was handed out.
+    /// Times the slot was handed out.
     pub generation: u64,
-    /// Process that the service gave it to.
+    /// Process that has the slot.
     pub pid: u32,
     /// Start time of that process in clock ticks after boot.
     pub start_time: u64,
     /// Bytes that count towards the cap, at most the GPU's size.
     pub charge_bytes: u64,
-    /// Bytes as the program asked for them, at most the GPU's size.
+    /// Bytes that the program asked for, at most the GPU's size.
     pub requested_bytes: u64,
     /// Part of the charge that is context overhead.
     pub context_bytes: u64,
-    /// Allocations that live.
+    /// Live allocations.
     pub allocations: u64,
     /// Kernels launched.
     pub launches: u64,
-    /// CLOCK_MONOTONIC of the look at which launches were last found to have grown, in nanoseconds.
+    /// CLOCK_MONOTONIC in nanoseconds of the poll that last found new launches.
     pub last_launch_ns: Option<u64>,
     /// Allocations refused at the cap.
     pub refusals: u64,
-    /// Bytes that the last refused allocation asked for.
+    /// Size of the last refused allocation.
     pub last_refused_bytes: Option<u64>,
     /// CLOCK_MONOTONIC of the last refusal in nanoseconds.
     pub last_refusal_ns: Option<u64>,
-    /// What the process has used, by the bits of [`crate::Slot::flags`].
+    /// Driver features that the process has used, as bits of [`crate::Slot::flags`].
     pub flags: u64,
-    /// SMs that the driver shows to it as a client of MPS.
+    /// SMs that the driver shows to it as an MPS client.
     pub mps_sms: Option<u64>,
     /// Bytes copied.
     pub copied_bytes: u64,
-    /// Highest charge of the whole claim that it has seen, at most the GPU's size.
+    /// Highest charge of the whole claim that the process has seen, at most the GPU's size.
     pub peak_bytes: u64,
     /// Time during which some thread was held back so far, in nanoseconds.
     pub waited_ns: u64,
-    /// What its launches have come to; absent where it says something else all the time.
+    /// Sums over its launches; `None` if they kept changing during the read.
     pub work: Option<WorkView>,
 }
 
-/// A usage page of which only the words for the arbiter are read, by a thread of its own.
+/// A usage page for the arbiter's thread, which reads only the gate words.
 #[derive(Debug)]
 pub struct GateWatch(Mapping<UsagePage>);
 
 impl GateWatch {
-    /// Threads of the process in a slot that are inside calls of the driver, by its own word.
+    /// Threads of the slot's process that are inside driver calls, untrusted.
     pub fn calls(&self, slot: usize) -> usize {
         self.0.get().calls(slot)
     }
 
-    /// What the process in a slot says; nothing for a slot that there is not.
+    /// The figures of a slot; defaults for a slot that does not exist.
     pub fn view(&self, slot: usize) -> GateView {
         let gates = &self.0.get().gates;
         gates.get(slot).map(GateSlot::view).unwrap_or_default()
@@ -124,19 +124,19 @@ pub struct UsageMemfd {
     token: u64,
 }
 
-/// Most descriptors, and most mappings, of one process that are looked at for the page: as many mappings as Linux gives
-/// a process by default.
+/// Maximum number of descriptors, and of mappings, of a process that are searched for the page: Linux allows that many
+/// mappings by default.
 const MOST_LOOKED_AT: usize = 65_536;
-/// Most of them that have the page's name and are opened: one for each GPU, and copies.
+/// Maximum number of them with the page's name that are opened: one for each GPU, and copies.
 const MOST_ALIKE: usize = 256;
 
-/// How the memfd of a claim's usage page is called in `/proc/PID/fd`, but for the GPU on which it was made.
+/// Start of the name of a claim's usage page in `/proc/PID/fd`; the original GPU follows.
 fn memfd_start(claim: u64) -> String {
     format!("gshare-usage:{claim}:")
 }
 
 impl UsageMemfd {
-    /// Makes the page, seals its length and its seals.
+    /// Creates the page, and seals its length and its seals.
     pub fn create(claim: u64, uuid: GpuUuid, token: u64) -> io::Result<Self> {
         let fd = memfd(&format!("{}{uuid}", memfd_start(claim)))?;
         let file = fs::File::from(fd);
@@ -169,14 +169,13 @@ impl UsageMemfd {
         header.magic.store(USAGE_MAGIC, Ordering::Release);
     }
 
-    /// Maps the page once more, to read what its processes say to the arbiter of the GPU.
+    /// Maps the page again for the arbiter of the GPU.
     pub fn watch_gates(&self) -> io::Result<GateWatch> {
         Ok(GateWatch(Mapping::new(self.fd.as_fd(), false)?))
     }
 
-    /// Takes over a page that an earlier run of the service made, if it is what it says: sealed, of
-    /// the right length, of this claim, GPU and token. The processes named in it are in
-    /// [`Self::owners`] and are the members' word until the caller has checked each.
+    /// Takes over a page of an earlier run of the service after checking the seals, length, claim, GPU and token.
+    /// [`Self::owners`] is untrusted until the caller has checked each process.
     pub fn adopt(fd: OwnedFd, claim: u64, uuid: GpuUuid, token: u64) -> io::Result<Self> {
         Self::adopt_from(fd, claim, Some(uuid), token)
     }
@@ -223,12 +222,11 @@ impl UsageMemfd {
         Ok(adopted)
     }
 
-    /// Looks for the page among the descriptors and mappings of process `pid` and takes it over; the token says which
-    /// it is, so that it is also found on another GPU than `uuid`, from which a move was not finished. `Ok(None)`
-    /// when the process has none.
+    /// Takes over the page from the descriptors and mappings of process `pid`. The token identifies it, so a page of
+    /// another GPU than `uuid` is found after an unfinished move. `Ok(None)` if the process has none.
     ///
-    /// The names are the process's own word, and so is what a descriptor does when it is opened: nothing is waited for
-    /// (a lease on the file would make that 45 seconds), and no more of them are looked at than fit into `until`.
+    /// The process controls the names, and what opening a descriptor does. So the search never blocks (a lease on the
+    /// file would block for 45 seconds), and ends at `until`.
     pub fn find(
         pid: u32,
         claim: u64,
@@ -241,7 +239,7 @@ impl UsageMemfd {
             let entries = match fs::read_dir(format!("/proc/{pid}/{directory}")) {
                 Ok(entries) => entries,
                 Err(error) if directory == "fd" => return Err(error),
-                // Needs privileges that a service of a user does not have.
+                // Needs privileges that a user's own service lacks.
                 Err(_) => continue,
             };
             let mut alike = 0;
@@ -273,7 +271,7 @@ impl UsageMemfd {
         Ok(None)
     }
 
-    /// The descriptor to hand to members.
+    /// The descriptor for members.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
@@ -296,7 +294,7 @@ impl UsageMemfd {
         })
     }
 
-    /// Gives a process its slot: the one it has, else a free one.
+    /// Assigns a slot to a process: its present one, or a free one.
     pub fn assign_slot(&mut self, pid: u32, start_time: u64) -> Result<Assigned, AssignError> {
         if let Some((assigned, ..)) = self
             .owners()
@@ -329,7 +327,7 @@ impl UsageMemfd {
         Ok(Assigned { slot, generation })
     }
 
-    /// Gives back the bytes of a process that is gone; `false` when the slot has another owner now.
+    /// Frees the slot of a process that has ended; `false` if the slot has another owner now.
     pub fn reclaim(&mut self, slot: usize, generation: u64) -> bool {
         let Some(entry) = self.owners.get_mut(slot) else {
             return false;
@@ -339,8 +337,8 @@ impl UsageMemfd {
         }
         *entry = None;
         let words = &self.page().slots[slot];
-        // The number changes first: a process that was not dead after all sees that the slot is no
-        // longer its own before the charge is gone.
+        // The generation changes first: if the process is alive after all, it sees the loss of its slot before the
+        // charge is gone.
         words
             .generation
             .store(generation.wrapping_add(1).max(1), Ordering::SeqCst);
@@ -348,7 +346,7 @@ impl UsageMemfd {
         true
     }
 
-    /// What the members say, numbers clamped to the size of the GPU (`gpu_bytes`).
+    /// The members' figures, clamped to the size of the GPU (`gpu_bytes`).
     pub fn read_slots(&self, gpu_bytes: u64) -> Vec<SlotView> {
         self.mend();
         let some = |value: u64| (value != 0).then_some(value);
@@ -357,7 +355,7 @@ impl UsageMemfd {
                 let words = &self.page().slots[assigned.slot];
                 let read = |word: &std::sync::atomic::AtomicU64| word.load(Ordering::Relaxed);
                 let refusals = read(&words.refusals);
-                // The time is taken here and not at each launch, which would cost each a third more.
+                // Timed here, not at each launch: that would make each launch a third more expensive.
                 let launches = self.page().launches(assigned.slot);
                 if words.launches_seen.swap(launches, Ordering::Relaxed) != launches {
                     words.launched_ns.store(monotonic_ns(), Ordering::Relaxed);
@@ -387,14 +385,14 @@ impl UsageMemfd {
             .collect()
     }
 
-    /// What the members say of themselves in bits, of all of them together.
+    /// Feature bits of all members together.
     pub fn flags(&self) -> u64 {
         let slots = &self.page().slots;
         let of = |assigned: Assigned| slots[assigned.slot].flags.load(Ordering::Relaxed);
         self.owners().fold(0, |all, (slot, ..)| all | of(slot))
     }
 
-    /// Processes of which threads are inside calls of the driver, by their own word: pid, threads.
+    /// Processes with threads inside driver calls, untrusted: pid, threads.
     pub fn inside(&self) -> impl Iterator<Item = (u32, usize)> + '_ {
         let calls = self
             .owners()
@@ -402,14 +400,14 @@ impl UsageMemfd {
         calls.filter(|(_, threads)| *threads > 0)
     }
 
-    /// From now on the page belongs to another GPU: the claim's memory has moved there, and the members keep it.
+    /// Moves the page to another GPU after the claim's memory has moved; members keep it.
     pub fn relabel(&mut self, uuid: GpuUuid) {
         self.uuid = uuid;
         self.write_header();
     }
 
-    /// What the members tell the arbiter: slot, pid, what it says. Which process has which slot is
-    /// the service's own record; the figures are the members' word.
+    /// The members' gate figures: slot, pid, figures. Slot and pid come from the service's own record; the figures are
+    /// untrusted.
     pub fn gates(&self) -> impl Iterator<Item = (usize, u32, GateView)> + '_ {
         self.owners().map(|(assigned, pid, _)| {
             let said = self.page().gates[assigned.slot].view();
@@ -417,14 +415,14 @@ impl UsageMemfd {
         })
     }
 
-    /// Puts right what a member has scribbled over the words that are the service's: who has which
-    /// slot, and slots that nobody has. A neighbour that lost its slot in this way has it again.
+    /// Restores the service's words that a member may have overwritten: owners, and empty slots. A neighbour that lost
+    /// its slot this way gets it back.
     fn mend(&self) {
         self.write_header();
-        // A member can lower the mark; the others must go on counting everybody.
+        // A member can lower the mark, but the others must keep counting everybody.
         let highest = self.owners.iter().rposition(Option::is_some);
         self.raise_high_water(highest.map_or(0, |highest| highest + 1));
-        // Members add up the slots below the mark and no others: those above it need not be touched.
+        // Members add up only the slots below the mark.
         let counted = self.page().high_water();
         let slots = self.page().slots[..counted].iter();
         for (owner, words) in self.owners.iter().zip(slots) {
@@ -458,8 +456,8 @@ impl UsageMemfd {
         })
     }
 
-    /// Sum of what the members can be charged under the caps that were written before, each clamped to the
-    /// size of the GPU: what they announce counts. An upper bound until a cap is raised.
+    /// Upper bound of the members' charges under caps written before, each clamped to the size of the GPU; announced
+    /// reservations count. Valid until a cap is raised.
     pub fn most_charged_bytes(&self, gpu_bytes: u64) -> u64 {
         self.mend();
         self.owners().fold(0, |sum: u64, (assigned, ..)| {

@@ -1,6 +1,5 @@
-//! Every interleaving of two members, and many of three: each access is one step of a scheduler
-//! that decides who goes next, so all orders that a sequentially consistent machine allows are
-//! walked through, with and without a member that dies at any step.
+//! Every interleaving of two members, and many of three. Each access is one step of a scheduler, so all orders of a
+//! sequentially consistent machine are covered, with and without a member that dies at any step.
 
 use std::{
     cell::{Cell, RefCell},
@@ -15,7 +14,7 @@ use super::{Outcome, Slots, most_charged, reserve_within};
 
 const FREE: usize = usize::MAX;
 
-/// Hands the right to make one access from thread to thread.
+/// Passes the right to make one access from thread to thread.
 struct Turnstile {
     turn: Mutex<Turn>,
     changed: Condvar,
@@ -28,7 +27,7 @@ struct Turn {
     killed: Vec<bool>,
 }
 
-/// Unwinds a thread whose process the schedule has killed.
+/// Unwinds the thread of a process that the schedule has killed.
 struct Killed;
 
 struct Board<'a> {
@@ -92,13 +91,13 @@ impl Slots for Board<'_> {
 
 struct Case {
     cap: u64,
-    /// The service lowers the cap to this and then reads what all can be charged.
+    /// The service lowers the cap to this and then reads the upper bound of all charges.
     lowered: Option<u64>,
     start: Vec<u64>,
-    /// Bytes that each member wants, one after the other; a negative number gives back.
+    /// Bytes that each member reserves, in order; a negative number frees.
     wants: Vec<Vec<i64>>,
     rounds: u32,
-    /// Member that dies, and after how many steps of its own.
+    /// Member that dies, after this many steps of its own.
     kill: Option<(usize, usize)>,
 }
 
@@ -106,10 +105,10 @@ struct Run {
     granted: Vec<Vec<bool>>,
     charge: Vec<u64>,
     reserving: Vec<u64>,
-    /// For each choice made: which members could have gone.
+    /// For each choice: the members that could have gone.
     choices: Vec<(usize, Vec<usize>)>,
     most: u64,
-    /// What was read after the cap was lowered, and the most that was charged from then on.
+    /// The figure read after the cap was lowered, and the highest charge from then on.
     measured: Option<(u64, u64)>,
 }
 
@@ -205,7 +204,7 @@ fn run(case: &Case, pick: &mut dyn FnMut(usize, &[usize]) -> usize) -> Run {
             {
                 turn = gate.changed.wait(turn).unwrap();
             }
-            // Between two accesses: the settled charges never pass the cap.
+            // Between two accesses: the settled charges never exceed the cap.
             let now = charge.iter().map(|c| c.load(Ordering::SeqCst)).sum();
             most = most.max(now);
             if let Some((_, later)) = measured.lock().unwrap().as_mut() {
@@ -290,7 +289,7 @@ fn two_members_in_every_order_never_pass_the_cap() {
             assert!(seen.borrow().contains(&vec![false, true]));
         }
         if wants == [11, 3] {
-            // The one that cannot fit anyway may stand in the way for a moment only.
+            // The reservation that cannot fit anyway may block the other only for a moment.
             assert!(seen.borrow().iter().all(|won| !won[0]));
         }
     }
@@ -353,7 +352,7 @@ fn whoever_lowers_the_cap_then_reads_an_upper_bound_of_all_that_follows() {
     }
 }
 
-/// A small generator, seeded so that a failure can be repeated.
+/// A small generator, seeded to make failures reproducible.
 struct Dice(Cell<u64>);
 
 impl Dice {
@@ -438,8 +437,8 @@ fn a_member_that_dies_at_any_step_costs_nothing_after_reclaim() {
                 let done = run(&case, &mut |_, able| dice.below(able.len()));
                 assert!(done.most <= case.cap, "after {after}, seed {seed}");
                 let other = 1 - victim;
-                // It ended, refused or not, with exactly its own bytes; the victim's slot is the
-                // service's to zero, whatever it holds.
+                // It ended, refused or not, with exactly its own bytes; the service zeroes the victim's slot, whatever
+                // it holds.
                 let won = done.granted[other][0];
                 assert_eq!(done.charge[other], if won { 5 } else { 2 });
                 // A victim that died between settling and withdrawing counts twice until then.

@@ -1,37 +1,37 @@
-//! The message by which the launcher gets its plan, and the answer. The launcher holds a capability while it reads it, so
-//! there is nothing in it that it does not need.
+//! The launcher's request for its plan, and the answer. The launcher holds a capability while it reads the answer, so
+//! the message contains only what it needs.
 
 use super::kind;
 use super::message::{Malformed, Writer, open};
 
-/// The launcher asks to become the command of a claim, or one more process in it.
+/// The launcher asks to become the command of a claim, or another process in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Launch {
-    /// Number of the claim. Whose it is and who asks, the service knows from the kernel.
+    /// Number of the claim. Its owner and the caller are known from the kernel.
     pub claim: u64,
 }
 
-/// A file that is laid over another one.
+/// A file that is mounted over another.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Bind {
-    /// Absolute path of what is laid over.
+    /// Absolute path of the file to be mounted.
     pub from: String,
-    /// Device number of that file's file system: the path may by now mean another file.
+    /// Device number of its file system: the path may mean another file by now.
     pub device: u64,
     /// Its inode.
     pub inode: u64,
-    /// Absolute path of the file that is hidden by it.
+    /// Absolute path of the file that it hides.
     pub on: String,
 }
 
-/// What the launcher does before it becomes the command.
+/// Steps of the launcher before it becomes the command.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Plan {
     /// Number of the claim.
     pub claim: u64,
     /// Majors of the driver's character devices: open ones are closed.
     pub majors: Vec<u64>,
-    /// In this order.
+    /// Mounts, in order.
     pub binds: Vec<Bind>,
 }
 
@@ -40,9 +40,9 @@ pub struct Plan {
 pub enum LaunchAnswer {
     /// The process is in the claim's cgroup now.
     Go(Plan),
-    /// It is not.
+    /// It was not moved.
     Refused {
-        /// `not_permitted`, `ended`, `unavailable` or `internal`.
+        /// Code: `not_permitted`, `ended`, `unavailable` or `internal`.
         code: String,
         /// A sentence for people.
         message: String,
@@ -50,10 +50,10 @@ pub enum LaunchAnswer {
 }
 
 impl LaunchAnswer {
-    /// Reads a message.
+    /// Decodes a message.
     ///
     /// # Errors
-    /// [`Malformed`], which names what is missing.
+    /// [`Malformed`], which names the missing part.
     pub fn read(message: &[u8]) -> Result<Self, Malformed> {
         let (kind, mut body) = open(message)?;
         match kind {

@@ -1,32 +1,32 @@
-//! A message: a header, then as many bytes as it says. Numbers are in the byte order of the machine, on which both sides run.
+//! A message: a header, then as many bytes as it states. Numbers are in native byte order: both sides run on one
+//! machine.
 
 use std::fmt;
 
-/// What each message begins with. No text does, so the service tells it from the lines of its clients.
+/// Start of each message. No text begins so, and the service can tell it from its clients' lines.
 const MAGIC: [u8; 4] = *b"\x01gsh";
 
-/// Version of the messages. Members of 0.1 spoke lines of JSON, which count as version 1. A message may have bytes at its
-/// end that an older reader does not know, and leaves out.
+/// Version of the messages. Members of 0.1 sent lines of JSON, which count as version 1. A message may end in bytes
+/// that an older reader does not know and ignores.
 const VERSION: u16 = 2;
 
-/// Longest body in bytes.
+/// Maximum body size in bytes.
 pub const LIMIT: usize = 64 << 10;
 
-/// What stands before each body.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Header {
     magic: [u8; 4],
     version: u16,
     kind: u16,
-    /// Of the body, in bytes.
+    /// Length of the body in bytes.
     length: u32,
 }
 
 const HEADER: usize = size_of::<Header>();
 
 impl Header {
-    /// That of the message which begins here; `None` while it is not whole.
+    /// The header of the message that begins here; `None` while it is incomplete.
     fn read(bytes: &[u8]) -> Result<Option<Self>, Malformed> {
         if !MAGIC.starts_with(&bytes[..bytes.len().min(MAGIC.len())]) {
             return Err(Malformed(
@@ -56,7 +56,7 @@ impl Header {
     }
 }
 
-/// The bytes are no such message.
+/// The bytes are not such a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Malformed(pub String);
 
@@ -78,28 +78,28 @@ fn missing(field: &str) -> Malformed {
     Malformed(format!("`{field}` is missing"))
 }
 
-/// Whether bytes begin as a message does; one of them is enough.
+/// Whether bytes begin like a message; one byte is enough.
 pub fn begins(bytes: &[u8]) -> bool {
     bytes.first() == MAGIC.first()
 }
 
-/// Length of the message that begins here, with its header; `None` while that is not whole.
+/// Length of the message that begins here, with its header; `None` while it is incomplete.
 ///
 /// # Errors
-/// Where no message begins here, or one of another version or above the [`LIMIT`].
+/// If no message begins here, or one of another version or above the [`LIMIT`].
 pub fn length(bytes: &[u8]) -> Result<Option<usize>, Malformed> {
     let header = Header::read(bytes)?;
     Ok(header.map(|header| HEADER + header.length as usize))
 }
 
-/// Kind and body of a whole message.
+/// Kind and body of a complete message.
 pub(super) fn open(message: &[u8]) -> Result<(u16, Body<'_>), Malformed> {
     let header = Header::read(message)?.ok_or_else(|| missing("header"))?;
     let body = message[HEADER..].get(..header.length as usize);
     Ok((header.kind, Body(body.ok_or_else(|| missing("body"))?)))
 }
 
-/// What is left to read of a body.
+/// The unread rest of a body.
 #[derive(Debug)]
 pub(super) struct Body<'a>(&'a [u8]);
 
@@ -130,7 +130,7 @@ impl Body<'_> {
             .map_err(|_| Malformed(format!("`{field}` is not UTF-8")))
     }
 
-    /// As many as stand before them, each read by `one`.
+    /// A list with its length in front, each element read by `one`.
     pub(super) fn list<T>(
         &mut self,
         field: &str,
@@ -141,7 +141,6 @@ impl Body<'_> {
     }
 }
 
-/// A message that is written.
 #[derive(Debug)]
 pub(super) struct Writer(Vec<u8>);
 

@@ -1,4 +1,4 @@
-//! Messages from a stream, and the descriptors that come beside them.
+//! Messages from a stream, and the attached descriptors.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -8,14 +8,13 @@ use std::time::{Duration, Instant};
 use super::message::length;
 use crate::recv_with_fds;
 
-/// Between two looks whether one who waits still does.
+/// Time between checks whether the process still waits.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// Reads a stream message by message.
 pub(super) struct Messages<'a> {
     stream: &'a mut UnixStream,
     read: Vec<u8>,
-    /// What came beside the messages so far.
+    /// Descriptors received so far.
     pub(super) fds: Vec<OwnedFd>,
 }
 
@@ -28,7 +27,7 @@ impl<'a> Messages<'a> {
         }
     }
 
-    /// The next one, read by `deadline`.
+    /// The next message, read by `deadline`.
     pub(super) fn next(&mut self, deadline: Instant) -> io::Result<Vec<u8>> {
         loop {
             if let Some(message) = self.whole()? {
@@ -45,7 +44,7 @@ impl<'a> Messages<'a> {
         }
     }
 
-    /// The next one, however long it takes; `Interrupted` when it stops.
+    /// The next message, however long it takes; `Interrupted` when `stops` returns true.
     pub(super) fn next_unless(&mut self, stops: &mut dyn FnMut() -> bool) -> io::Result<Vec<u8>> {
         use io::ErrorKind::{Interrupted, TimedOut, WouldBlock};
         loop {
@@ -76,7 +75,7 @@ impl<'a> Messages<'a> {
         }
     }
 
-    /// One that is there already.
+    /// A message that has arrived already.
     fn whole(&mut self) -> io::Result<Option<Vec<u8>>> {
         let whole = length(&self.read)?.filter(|&whole| whole <= self.read.len());
         Ok(whole.map(|whole| self.read.drain(..whole).collect()))

@@ -1,49 +1,51 @@
 //! How much of the GPU the claims need.
 //!
-//! While nobody is held back, that is what their launches take alone on the GPU. While some are, it is what ran over the
-//! time in which they were not held back: a claim that always waits needs as much as it can get.
+//! While nobody is held back, a claim's need is the time that its launches take alone on the GPU. While some are held
+//! back, it is the work that ran over the time in which the claim was not held back: a claim that always waits needs as
+//! much as possible.
 
 use super::{Arbiter, Claim, Phase, Process};
 
-/// Over how long demand is taken.
+/// Window over which demand is measured.
 const WINDOW_NS: u64 = 100_000_000;
-/// The same while they need so little that the GPU would not stay scarce, and none is held back: a flood calls.
+/// The same while demand is so low that the GPU would not stay scarce, and no claim is held back: a flood calls the
+/// arbiter.
 const IDLE_NS: u64 = 200_000_000;
 /// The same when claims have just met.
 const FIRST_NS: u64 = 25_000_000;
-/// The GPU is scarce from here on, and is not any more below there for so long.
+/// The GPU becomes scarce above this load, and stops being scarce after this long below it.
 const SCARCE: f64 = 0.9;
 const ENOUGH: f64 = 0.75;
 const ENOUGH_NS: u64 = 500_000_000;
-/// Of its guarantee, a claim is heavy from here on while all launch at once, and light again below there.
+/// Part of its guarantee above which a claim is heavy while all launch at once, and below which it is light again.
 const HEAVY: f64 = 0.9;
-/// With so much on the GPU a claim takes whatever it can get.
+/// A claim with this much work on the GPU uses whatever it can get.
 const BACKLOG_NS: u64 = 2_000_000;
-/// So does one whose launch has been there for so long, whatever that was taken to take. A stream that waits for something
-/// other than the GPU is known by then.
+/// So does a claim with a launch on the GPU for this long, whatever its expected duration. A stream that waits for
+/// something other than the GPU is recognised by then.
 const LONG_NS: u64 = 40_000_000;
 
 /// A claim's need of the GPU.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Demand {
-    /// What its processes said at the last look.
+    /// Its processes' figures at the last update.
     before: Vec<Process>,
     /// Part of each GPU's time that its launches would take alone, in the last window.
     pub ran: Vec<f64>,
     /// It needs more than it is guaranteed.
     pub heavy: bool,
-    /// Since the last look, time in which the others made way for it.
+    /// Time since the last update in which the others made way for it.
     way_ns: u64,
 }
 
 impl Demand {
-    /// The others made way for so long: a light claim that takes its whole part of a window at once is one no more.
+    /// The others made way for this long: a light claim that fills its whole part of a window at once is not light any
+    /// more.
     pub(super) fn had_way(&mut self, ns: u64, request_permille: u32) {
         self.way_ns += ns;
         self.heavy |= self.way_ns > WINDOW_NS / 1000 * u64::from(request_permille);
     }
 
-    /// From here on.
     fn begin(&mut self, now: u64, processes: &[Process]) {
         self.before = processes
             .iter()
@@ -57,8 +59,8 @@ impl Demand {
         self.way_ns = 0;
     }
 
-    /// Over a window that ends now, parts of it that its launches took on each GPU, the largest part that it had one of
-    /// them, and the largest that it would need of one without the others. `None` where that is not known.
+    /// For a window that ends now: the parts that its launches took on each GPU, the largest part that it had of one,
+    /// and the largest that it would need of one without the others. `None` if unknown.
     fn over_window(
         &self,
         now: u64,
@@ -81,8 +83,8 @@ impl Demand {
         is_known.then(|| (sums.iter().map(|sum| sum[0]).collect(), used, needs))
     }
 
-    /// The need of a claim before anything was said on GPUs of which each was another arbiter's, or nobody's: what was known
-    /// of it there.
+    /// The need of a claim before it reports on its new GPUs, each of which belonged to another arbiter or none: from
+    /// what was known of it there.
     pub(super) fn regrouped(id: u64, before: &[Option<(&Arbiter, usize)>]) -> Demand {
         let of = |place: &Option<(&Arbiter, usize)>| {
             let (arbiter, gpu) = (*place)?;
@@ -100,7 +102,7 @@ impl Demand {
         }
     }
 
-    /// Part of the GPU that it needs most.
+    /// Its need on the GPU that it needs most.
     fn part(&self) -> f64 {
         most(self.ran.iter().copied())
     }
@@ -111,11 +113,11 @@ impl Demand {
         let open = window_ns.saturating_sub(waited) as f64;
         let used = used(at, now).saturating_sub(before.held_ns) as f64;
         let ran = over(at, now).saturating_sub(before.demand_ns) as f64;
-        // Held back nearly all the time: that says nothing new.
+        // Held back nearly all the time: no information.
         if open < window_ns as f64 / 10.0 {
             return None;
         }
-        // Without the others it would be through sooner, and as long without work.
+        // Without the others it would finish earlier, and be idle for as long.
         let idle = (open - used).max(1.0);
         Some([ran / open, used / open, ran / (ran + idle)].map(|part| part.min(1.0)))
     }
@@ -125,7 +127,7 @@ fn most(parts: impl Iterator<Item = f64>) -> f64 {
     parts.fold(0.0, f64::max)
 }
 
-/// What a process's launches take alone, without what is still expected to run.
+/// Time that a process's launches take alone, without the expected rest of running work.
 fn over(now: u64, process: &Process) -> u64 {
     let left = if process.busy {
         process.expected_ns.saturating_sub(now)
@@ -135,7 +137,7 @@ fn over(now: u64, process: &Process) -> u64 {
     process.demand_ns.saturating_sub(left)
 }
 
-/// How long it has had the GPU so far, with what its hand-overs took.
+/// GPU time used so far, including hand-overs.
 pub(super) fn used(now: u64, process: &Process) -> u64 {
     let since = if process.busy {
         now.saturating_sub(process.said_ns)
@@ -145,7 +147,7 @@ pub(super) fn used(now: u64, process: &Process) -> u64 {
     process.held_ns.saturating_add(since)
 }
 
-/// How long it was held back so far.
+/// Time held back so far.
 fn waited(now: u64, process: &Process) -> u64 {
     let since = if process.waiting && !process.busy {
         now.saturating_sub(process.said_ns)
@@ -156,7 +158,7 @@ fn waited(now: u64, process: &Process) -> u64 {
 }
 
 impl Arbiter {
-    /// Time of the next look while all launch.
+    /// Time of the next update while all launch.
     pub(super) fn next_look_ns(&self, claims: &[Claim<'_>]) -> u64 {
         self.looked_ns + self.window_ns(claims)
     }
@@ -172,7 +174,7 @@ impl Arbiter {
         }
     }
 
-    /// Demand counts from here on.
+    /// Restarts the measurement of demand.
     pub(super) fn count_demand_from(&mut self, now: u64, claims: &[Claim<'_>]) {
         (self.looked_ns, self.low_since_ns) = (now, u64::MAX);
         for claim in claims {
@@ -183,7 +185,8 @@ impl Arbiter {
         }
     }
 
-    /// A claim comes to one that had the GPU to itself: whether that one leaves anything is known.
+    /// A claim joins a claim that had the GPU to itself: the need of the latter tells at once whether the GPU is
+    /// scarce.
     pub(super) fn see_newcomer(&mut self, now: u64, open: Option<u64>, claims: &[Claim<'_>]) {
         let window = now.saturating_sub(self.looked_ns);
         let alone = claims.iter().find(|c| Some(c.id) == open);
@@ -206,7 +209,7 @@ impl Arbiter {
         }
     }
 
-    /// Looks, once in a while, whether there is enough for all.
+    /// Checks once in a while whether there is enough for all.
     pub(super) fn look_at_demand(&mut self, now: u64, claims: &[Claim<'_>]) {
         let window = now.saturating_sub(self.looked_ns);
         if window < self.window_ns(claims)
@@ -249,15 +252,15 @@ impl Arbiter {
             let part = most(needs.iter().copied());
             let own = f64::from(claim.request_permille) / 1000.0;
             if takes_turns {
-                // One that is held back below its guarantee by what others have on the GPU is not light.
+                // A claim that others' work holds back below its guarantee is not light.
                 demand.heavy = demand.heavy && used > own * HEAVY || alone > own * HEAVY;
             } else {
                 let backlog = |p: &Process| p.busy && p.expected_ns > now + BACKLOG_NS;
-                // A burst that has just begun is a backlog for a moment: a flood has work all the time.
+                // A new burst is a backlog for a moment; a flood always has work.
                 let flood =
                     used >= HEAVY && claim.processes.iter().any(|p| backlog(p) || is_long(p));
                 demand.heavy = part >= own * HEAVY || flood;
-                // It would take what is lost while kernels of others wait for other GPUs.
+                // It would take the time lost while the others' kernels wait for other GPUs.
                 let loses = flood && claims.iter().any(|c| c.elsewhere_ns.is_some());
                 for p in claim.processes.iter().filter(|p| loses && backlog(p)) {
                     if let Some(part) = needs.get_mut(p.gpu) {
@@ -266,7 +269,7 @@ impl Arbiter {
                 }
             }
             demand.begin(now, claim.processes);
-            // What it will have taken is not known yet; those who have such work have the whole GPU.
+            // The duration of such work is not known yet; its claims have the whole GPU.
             for p in claim.processes.iter().filter(|p| is_long(p)) {
                 let with = claims.iter().filter(|c| has_long(c, p.gpu)).count();
                 if let Some(part) = needs.get_mut(p.gpu) {
@@ -296,7 +299,7 @@ impl Arbiter {
         }
     }
 
-    /// What claims took while all launched at once is counted when that ends.
+    /// Charges the time that claims used while all launched at once, when that ends.
     fn charge_open(&mut self, sum: f64, window_ns: u64, claims: &[Claim<'_>]) {
         let gated: Vec<&Claim<'_>> = claims.iter().filter(|c| c.is_gated).collect();
         let shares = super::divide(&gated);

@@ -1,52 +1,52 @@
-//! Long kernels: a claim has few turns in two seconds then, and one that comes a little late is a kernel less.
+//! Long kernels: a claim then has few turns in two seconds, and a turn that comes a little late is a kernel less.
 //!
-//! So the order of turns is kept as even as it can be. Kernels of one kind do not all take the same time; while the
-//! turns of all claims last about the same, each counts as one turn, however long it was, and the order repeats itself.
-//! What a turn really took beyond that goes to an account that fades. Only whoever is more than a turn off there pays
-//! for it, by a whole turn. And of those who are due the one goes first whose turn has to be over soonest, or of several
-//! nearly as soon the one that has waited longest.
+//! So the order of turns is kept as even as possible. Kernels of one kind vary in duration; while the turns of all
+//! claims last about the same, each counts as one turn, however long it was, and the order repeats itself. The actual
+//! excess goes to an account that fades. A claim that is more than a turn off there pays for it, by a whole turn. Of
+//! the claims that are due, the one with the earliest deadline goes first; among nearly equal deadlines, the one that
+//! has waited longest.
 
 use super::Arbiter;
 
 /// Kernels are long where turns last this long on average.
 const LONG_NS: u64 = 15_000_000;
-/// The mean of a claim's turns is over about so many.
+/// The mean of a claim's turns covers about this many.
 const TURNS: u64 = 64;
-/// A turn that is further from the claim's usual ones than this part is of another kind.
+/// A turn that differs from the claim's usual ones by more than this part is of another kind.
 const KIND: u64 = 4;
-/// Claims whose usual turns are nearer to the mean of all than this part, and as much as few turns can be off by chance,
-/// have the same kind of work.
+/// Claims have the same kind of work if their usual turns are nearer to the common mean than this part, plus the random
+/// error of few turns.
 const ALIKE: f64 = 0.01;
-/// The second of these, for one turn.
+/// That error, for one turn.
 const CHANCE: f64 = 0.15;
-/// So much more is allowed to those who were alike.
+/// Factor on this tolerance for claims that were alike.
 const STILL: f64 = 1.5;
-/// Turns count as one where each is one kernel: they last longer than the longest that is given. Less is enough to
-/// leave it at that.
+/// Turns count equally if each is one kernel: they last longer than the longest turn given. The second value is the
+/// threshold to stay so.
 const ONE_KERNEL_NS: (f64, f64) = (65e6, 57e6);
-/// Turns count as before until their mean is so much off.
+/// The counted length changes when the mean is this much off.
 const SAME: f64 = 0.1;
-/// What turns really took fades over so many of them.
+/// Number of turns over which the account of actual times fades.
 const FADES: f64 = 50.0;
-/// So much of it is paid for at each turn where turns are not alike.
+/// Part of the account that is paid at each turn while turns are not alike.
 const LEAKS: f64 = 0.1;
-/// So many turns off, a claim pays for it.
+/// Number of turns off at which a claim pays.
 const PAYS: f64 = 1.5;
 /// A claim is due this part of its own cycle before it is behind.
 const DUE: f64 = 0.1;
-/// Turns that have to be over within this part of a cycle of each other are equally urgent.
+/// Deadlines within this part of a cycle of each other are equally urgent.
 const EQUAL: f64 = 0.3;
 
-/// What is known of a claim's turns.
+/// Figures of a claim's turns.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Usual {
-    /// What one usually lasts.
+    /// Usual length of a turn.
     pub ns: u64,
-    /// Over how many turns that is.
+    /// Number of turns in that mean.
     seen: u64,
     /// Its part of the GPU at its last turn.
     pub share: f64,
-    /// What they took beyond what was counted.
+    /// Actual time beyond the counted time.
     pub owed_ns: f64,
     /// Number of its last turn.
     pub last: u64,
@@ -77,7 +77,7 @@ pub(super) struct Candidate {
     pub ahead_ns: f64,
     pub share: f64,
     pub usual_ns: u64,
-    /// How long ago its last turn ended.
+    /// Time since the end of its last turn.
     pub waited_ns: u64,
 }
 
@@ -87,13 +87,13 @@ impl Candidate {
         self.usual_ns as f64 / self.share.max(1e-3)
     }
 
-    /// When its turn has to be over for it not to be behind.
+    /// Its turn must end by then, or it falls behind.
     fn deadline_ns(&self) -> f64 {
         self.ahead_ns + self.cycle_ns()
     }
 }
 
-/// Which of several claims goes next; `None` where kernels are short.
+/// The claim that goes next; `None` for short kernels.
 pub(super) fn next(claims: &[Candidate]) -> Option<u64> {
     let all: u64 = claims.iter().map(|c| c.usual_ns).sum();
     if claims.len() < 2 || all < LONG_NS * claims.len() as u64 {
@@ -112,7 +112,7 @@ pub(super) fn next(claims: &[Candidate]) -> Option<u64> {
 }
 
 impl Arbiter {
-    /// What a turn counts that has taken so long.
+    /// Counted length of a turn with this actual length.
     pub(super) fn even_out(&mut self, id: u64, took_ns: u64, crowded: bool) -> u64 {
         let even = self.even_ns;
         let Some(record) = self.record(id) else {
@@ -143,7 +143,7 @@ impl Arbiter {
         (unit + turns * unit) as u64
     }
 
-    /// A claim has used so much beyond what was counted: it is ahead by that, all are behind by their parts of it.
+    /// A claim has used this much beyond the counted time: it leads by that, and all fall behind by their parts of it.
     fn owes(&mut self, id: u64, ns: f64) {
         for r in self.records.iter_mut().filter(|r| r.wants) {
             r.usual.owed_ns -= ns * r.usual.share;
@@ -153,7 +153,7 @@ impl Arbiter {
         }
     }
 
-    /// Looks whether the claims' turns are alike, so that each counts as one.
+    /// Checks whether the claims' turns are alike, so that each counts as one.
     pub(super) fn see_whether_even(&mut self, now: u64) {
         let mean = self.mean_if_alike();
         if let (Some(even), Some(mean)) = (self.even_ns, mean) {
@@ -172,8 +172,7 @@ impl Arbiter {
             return;
         };
         self.even_ns = Some(mean as u64);
-        // From here on each goes next as long after its last turn as it takes for its share; where it really is goes to its
-        // account.
+        // From here on each claim's turns are spaced by its share; its actual position goes to its account.
         let middle = self.middle();
         let left = |r: &super::Record| {
             let cycle = mean / r.usual.share.max(1e-3);
@@ -189,14 +188,14 @@ impl Arbiter {
         }
     }
 
-    /// Where the claims that want the GPU are on average.
+    /// Mean position of the claims that want the GPU.
     pub(super) fn middle(&self) -> f64 {
         let wanting = || self.records.iter().filter(|r| r.wants);
         let shares: f64 = wanting().map(|r| r.usual.share).sum();
         wanting().map(|r| r.usual.share * r.ahead_ns).sum::<f64>() / shares.max(1e-9)
     }
 
-    /// Length of a turn, if it is long and about the same for all who want one.
+    /// Length of a turn, if it is long and about the same for all that want one.
     fn mean_if_alike(&self) -> Option<f64> {
         let wanting = || self.records.iter().filter(|r| r.wants);
         let known = || wanting().map(|r| r.usual).filter(|usual| usual.seen > 0);
@@ -219,7 +218,7 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// Turns of 200 ms for so long: how many each claim had in each ten of them.
+    /// Turns of 200 ms: the number that each claim had in each ten of them.
     fn tens(shares: &[f64]) -> Vec<Vec<usize>> {
         let mut claims: Vec<Candidate> = (0..)
             .zip(shares)
@@ -252,7 +251,7 @@ mod tests {
             .collect()
     }
 
-    /// A tenth of the GPU, whose turn is just over when the turns are found to be alike.
+    /// A claim with a tenth of the GPU, whose turn is just over when the turns are found to be alike.
     #[test]
     fn a_claim_that_has_just_had_its_turn_waits_for_its_cycle() {
         let mut arbiter = Arbiter::default();

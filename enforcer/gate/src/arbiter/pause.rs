@@ -1,24 +1,24 @@
-//! When a light claim comes back: many programs think for about as long each time, and others begin at a fixed beat, for
-//! which their pause is shorter after work that took longer.
+//! Predicts the return of a light claim: many programs pause for about as long each time; others begin at a fixed beat,
+//! and pause less after longer work.
 
 use super::{Arbiter, Claim, Holder, LATE_AT_MOST_NS, Record, demand::used};
 use crate::rhythm::Rhythm;
 
-/// Pauses that are not foreseen: nothing is gained by it, or they say nothing.
+/// Other pauses are not predicted: they are too short to matter, or too long to mean anything.
 const FORESEEN_NS: std::ops::Range<u64> = 500_000..100_000_000;
-/// A claim that is due is waited for by this part of its pause more.
+/// Extra wait for a claim that is due, as a part of its pause.
 const LATE_PART: u64 = 16;
 /// The pauses of a light claim.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Pauses {
-    /// When its work began last.
+    /// Last start of its work.
     began_ns: Option<u64>,
     /// Since when it has no work.
     since_ns: Option<u64>,
-    /// When that was seen, and how long it had been on the GPU by then.
+    /// Time of that update, and its GPU time by then.
     looked_ns: u64,
     used_ns: u64,
-    /// How long it has no work, and how long it is from one beginning to the next.
+    /// Lengths of its pauses, and intervals between beginnings.
     pause: Rhythm,
     beat: Rhythm,
 }
@@ -29,7 +29,7 @@ impl Pauses {
             self.began_ns = Some(now);
             return;
         };
-        // Work that lasts longer than it was expected to is no pause.
+        // Work that lasts longer than expected is not a pause.
         if used_ns.saturating_sub(self.used_ns) > now.saturating_sub(self.looked_ns) / 4 {
             return;
         }
@@ -46,7 +46,7 @@ impl Pauses {
         }
     }
 
-    /// From when and until when it is expected back, by what has told it best so far: until the arbiter must have heard.
+    /// Window of its expected return by the better predictor so far; by its end the arbiter must have heard.
     fn expected(&self) -> Option<(u64, u64)> {
         let (since, began) = (self.since_ns?, self.began_ns.unwrap_or(0));
         let known = [(since, self.pause), (began, self.beat)].into_iter();
@@ -54,14 +54,14 @@ impl Pauses {
             .filter(|(_, r)| r.is_known(self.pause.mean_ns))
             .min_by_key(|(_, r)| r.off_ns)?;
         let back = from + rhythm.mean_ns;
-        // A thread that has lost its processor comes a little later than it ever did.
+        // A thread that lost its processor comes a little later than ever before.
         let late = (2 * rhythm.off_ns).max(self.pause.mean_ns / LATE_PART) + LATE_AT_MOST_NS;
         Some((back - rhythm.off_ns, back + late))
     }
 }
 
 impl Arbiter {
-    /// Light claims that have work now; what is new about that says how long they pause.
+    /// Light claims with work now; changes show how long they pause.
     pub(super) fn light_up(&mut self, now: u64, claims: &[Claim<'_>], before: &[u64]) {
         self.lit = self.light_at_work(now, claims);
         for claim in claims {
@@ -84,7 +84,7 @@ impl Arbiter {
         }
     }
 
-    /// From when and until when a light claim is expected to come back beside a heavy one's turn.
+    /// Window in which a light claim is expected to come back beside a heavy claim's turn.
     pub(super) fn expected_back(&self, now: u64, holder: Holder) -> Option<(u64, u64)> {
         let light = self.records.iter().filter(|r| {
             !r.demand.heavy && !self.lit.contains(&r.id) && holder != Holder::Claim(r.id)

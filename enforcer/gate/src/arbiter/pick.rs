@@ -1,4 +1,4 @@
-//! Which claim goes next, and for how long.
+//! Picks the next claim, and the length of its turn.
 
 use super::{
     Arbiter, CREDIT_NS, CYCLE_NS, Claim, Holder, LEAST_TURN_NS, MEET_AHEAD_NS, MOST_TURN_NS, Phase,
@@ -9,7 +9,7 @@ use super::{
 use crate::PERIOD_NS;
 
 impl Arbiter {
-    /// Picks who is furthest behind.
+    /// Picks the claim that is furthest behind.
     pub(super) fn next_turn(
         &mut self,
         now: u64,
@@ -36,7 +36,7 @@ impl Arbiter {
                 .any(|(c, s)| s.busy && holder != Holder::Claim(c.id)),
         };
         let record = |id: u64| self.records.iter().find(|r| r.id == id);
-        // What others than the next one still have on the GPU goes first.
+        // Others' work on the GPU, apart from the next claim's, goes first.
         let least = wanting.iter().filter(|(_, s)| s.waiting);
         let ahead = |id: u64| record(id).map_or(0.0, |r| r.ahead_ns);
         let least = least.min_by(|(a, _), (b, _)| ahead(a.id).total_cmp(&ahead(b.id)));
@@ -52,13 +52,13 @@ impl Arbiter {
             self.phase = begin(Holder::Claim(claim.id), now, true);
             return;
         }
-        // And what is queued by one that nobody counted is seen in its turn.
+        // Work queued by a claim that nobody counted is seen in its turn.
         let was_free = |id: u64| record(id).is_some_and(|r| r.was_free);
         if let Some((claim, _)) = wanting.iter().find(|(c, s)| s.waiting && was_free(c.id)) {
             self.phase = begin(Holder::Claim(claim.id), now + LEAST_TURN_NS, false);
             return;
         }
-        // Work that lingers is on the GPU already; its claim gets a turn when it asks for one.
+        // Lingering work is on the GPU already; its claim gets a turn when it asks for one.
         let mut order: Vec<(f64, Holder, f64)> = wanting
             .iter()
             .zip(&shares.claims)
@@ -74,7 +74,7 @@ impl Arbiter {
             self.phase = begin(Holder::Nobody, now + PERIOD_NS, false);
             return;
         };
-        // What a claim has on its other GPUs may wait for what it has here.
+        // Work of a claim on its other GPUs may wait for its work here.
         let meets = order.iter().copied().find(|(ahead, holder, _)| {
             let claim = list.iter().find(|c| Holder::Claim(c.id) == *holder);
             claim.is_some_and(|c| {
@@ -88,7 +88,7 @@ impl Arbiter {
             .unwrap_or((mine, holder, share));
         let cycle = CYCLE_NS * (order.len() as u64).max(2);
         let by_share = (share * cycle as f64) as u64;
-        // Until the next one is as far behind, nobody else would be picked.
+        // Nobody else would be picked until the next claim is as far behind.
         let until_next = order
             .get(1)
             .map_or(0.0, |(next, ..)| (next - mine) * share)
@@ -96,7 +96,7 @@ impl Arbiter {
         let length = by_share
             .max(until_next.saturating_sub(LEAST_TURN_NS))
             .clamp(LEAST_TURN_NS, MOST_TURN_NS);
-        // What a turn takes to begin and to end is nobody's time.
+        // The time that a turn takes to begin and end is charged to nobody.
         let lost = match holder {
             Holder::Claim(id) => record(id).map_or(0, |r| r.lost_ns),
             Holder::Light | Holder::Nobody => 0,
@@ -115,7 +115,7 @@ impl Arbiter {
         self.phase = begin(holder, now + length, false);
     }
 
-    /// The claim that goes first where kernels are long.
+    /// The claim that goes first with long kernels.
     fn by_deadline(&self, now: u64, order: &[(f64, Holder, f64)]) -> Option<(f64, Holder, f64)> {
         let candidate = |&(ahead_ns, holder, share): &(f64, Holder, f64)| {
             let Holder::Claim(id) = holder else {
@@ -141,8 +141,8 @@ impl Arbiter {
             .copied()
     }
 
-    /// Kernels of one kind do not all take the same time; whom such noise puts a little behind does not
-    /// overtake who has waited longer.
+    /// Kernels of one kind vary in duration; a claim that is slightly behind because of that does not overtake a claim
+    /// that has waited longer.
     fn prefer_longest_wait(&self, order: &mut [(f64, Holder, f64)]) {
         let Some(&(least, first, _)) = order.first() else {
             return;
@@ -159,7 +159,7 @@ impl Arbiter {
             let (small, large) = (a.min(b), a.max(b));
             ahead - least <= small * (small / large.max(1.0)).powi(4)
         });
-        // The further behind, the longer it counts as having waited.
+        // A claim that is further behind counts as having waited longer.
         let waited = |(ahead, holder, _): &(f64, Holder, f64)| last(*holder).0 as f64 + ahead / 2.0;
         let longest = near
             .enumerate()
@@ -169,7 +169,7 @@ impl Arbiter {
         }
     }
 
-    /// A long turn ends early when somebody comes who is further behind.
+    /// Ends a long turn early if a claim arrives that is further behind.
     pub(super) fn shorten(&mut self, now: u64, wanting: &[(&Claim<'_>, State)]) {
         let Phase::Turn {
             holder,
@@ -195,7 +195,7 @@ impl Arbiter {
             0.0 => -CREDIT_NS / 4.0,
             more => more,
         };
-        // Claims of several GPUs do not end each other's turns to meet.
+        // Claims on several GPUs do not end each other's turns to meet.
         let own = wanting.iter().map(|(c, _)| *c);
         let own = { own }.find(|c| holder == Holder::Claim(c.id) && c.elsewhere_ns.is_some());
         let behind = wanting.iter().any(|(c, s)| {
@@ -212,7 +212,7 @@ impl Arbiter {
         }
     }
 
-    /// How far a claim may be ahead of others and still go first, because it has the turn on other GPUs.
+    /// Lead that a claim may have and still go first, because it has the turn on other GPUs.
     fn may_be_ahead(&self, now: u64, claim: &Claim<'_>) -> f64 {
         let ns = match claim.elsewhere_ns {
             Some(_) if is_torn(now, claim) => TORN_AHEAD_NS,

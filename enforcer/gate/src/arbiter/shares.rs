@@ -2,15 +2,15 @@
 
 use super::Claim;
 
-/// Shares of those who want GPU time, and of nobody where all of them are at their limits. They sum to 1.
+/// Shares of the claims that want GPU time, and the rest if all of them are at their limits. They sum to 1.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Shares {
     pub claims: Vec<f64>,
     pub nobody: f64,
 }
 
-/// Everybody has what it requested; what is left goes up to the limits, by request and weight, and to
-/// the lowest tier first.
+/// Every claim gets its request. The rest is divided up to the limits, lowest tier first, in proportion to request
+/// times weight.
 pub(super) fn divide(claims: &[&Claim<'_>]) -> Shares {
     let permille = |value: u32| f64::from(value.min(1000)) / 1000.0;
     let limits: Vec<f64> = claims.iter().map(|c| permille(c.limit_permille)).collect();
@@ -30,7 +30,7 @@ pub(super) fn divide(claims: &[&Claim<'_>]) -> Shares {
     tiers.sort_unstable();
     tiers.dedup();
     for tier in tiers {
-        // Each round somebody reaches its limit, or all is given away.
+        // Each round a claim reaches its limit, or all is divided.
         for _ in 0..=claims.len() {
             let may = |i: usize| claims[i].tier == tier && shares[i] + 1e-9 < limits[i];
             let weight = |i: usize| {
@@ -78,7 +78,7 @@ mod tests {
 
     #[test]
     fn requests_then_the_rest() {
-        // (request, limit, tier, weight) each -> shares in permille, and nobody's
+        // (request, limit, tier, weight) each -> shares in permille, and the rest
         #[allow(clippy::type_complexity, reason = "a table")]
         let table: &[(&[(u32, u32, u8, u32)], &[i32], i32)] = &[
             (
@@ -99,20 +99,20 @@ mod tests {
             ),
             (&[(500, 800, 0, 1000)], &[800], 200),
             (&[(0, 1000, 0, 1000), (999, 1000, 0, 1000)], &[1, 999], 0),
-            // Twice the weight, twice the share of what is left.
+            // Twice the weight, twice the share of the rest.
             (
                 &[(200, 1000, 0, 2000), (200, 1000, 0, 1000)],
                 &[600, 400],
                 0,
             ),
-            // Strict: the first tier takes all that is left.
+            // Strict: the first tier takes the whole rest.
             (
                 &[(200, 1000, 1, 1000), (200, 1000, 0, 1000)],
                 &[200, 800],
                 0,
             ),
             (&[(200, 1000, 1, 1000), (200, 500, 0, 1000)], &[500, 500], 0),
-            // More promised than there is (never by the ledger): in proportion.
+            // More promised than available (the ledger prevents it): in proportion.
             (
                 &[(800, 1000, 0, 1000), (800, 1000, 0, 1000)],
                 &[500, 500],

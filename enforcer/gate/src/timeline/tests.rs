@@ -2,7 +2,7 @@ use super::*;
 
 const MS: u64 = 1_000_000;
 
-/// Part of ten SMs that is in use over a time, of launches that are known one by one: place, start, end.
+/// Part of ten SMs in use over a time, with every launch known: place, start, end.
 fn part(ran: &[(u64, u64, u64)], fill: Fill) -> f64 {
     let mut timeline = Timeline::default();
     for (place, start, _) in ran {
@@ -23,12 +23,12 @@ fn part(ran: &[(u64, u64, u64)], fill: Fill) -> f64 {
 fn streams_side_by_side_have_one_gpu_together() {
     let (eight, two) = (Fill::of_grid(10, 1, 8, 4), Fill::of_grid(10, 1, 2, 4));
     let near = |a: f64, b: f64| assert!((a - b).abs() < 0.001, "{a} of {b}");
-    // One after the other, at the same time, and in part.
+    // In sequence, at the same time, and in part.
     near(part(&[(1, 0, 50), (1, 50, 100)], eight), 0.8);
     near(part(&[(1, 0, 100), (2, 0, 100)], eight), 1.0);
     near(part(&[(1, 0, 60), (2, 40, 100)], eight), 0.84);
     near(part(&[(1, 0, 100), (2, 0, 100)], two), 0.4);
-    // The end of the first was seen late, and with it those of the second stream.
+    // The end of the first was seen late, and so were the second stream's.
     near(part(&[(1, 0, 100), (2, 0, 50), (2, 50, 100)], two), 0.4);
 }
 
@@ -37,7 +37,7 @@ fn waves_and_tails_of_two_streams_fill_each_other() {
     // Half of its time ten of ten SMs, the other half two.
     let fill = Fill::of_grid(10, 1, 12, 4);
     assert_eq!((fill.sms_milli, fill.full_milli), (6000, 500));
-    // Either is full in three quarters of the time, else both have their tail.
+    // Each is full in three quarters of the time, else both are in their tails.
     let both = part(&[(1, 0, 100), (2, 0, 100)], fill);
     assert!((both - 0.85).abs() < 0.001, "{both}");
 }
@@ -57,7 +57,7 @@ fn what_lies_between_two_measured_launches_counts_by_its_sum() {
     // 20 ms of short launches in 49 ms.
     timeline.issued(50 * MS, 1, fill.during(20 * MS), Some(fill), Some(MS));
     assert_eq!(land(&mut timeline, 51, 50), fill.during(22 * MS));
-    // More than fits: they did not take longer than there was time.
+    // More than fits: they took no longer than there was time.
     timeline.issued(60 * MS, 1, fill.during(20 * MS), Some(fill), Some(MS));
     assert_eq!(land(&mut timeline, 61, 60), fill.during(32 * MS));
 }
@@ -74,7 +74,7 @@ fn what_runs_is_told_as_it_is_expected() {
     let current = current.expect("the second one runs");
     assert_eq!(current.expected_ns, Some(8 * MS));
     assert_eq!(current.fill.sms_milli, 5000);
-    // Later than expected it still runs, and nobody knows for how long.
+    // It still runs after its expected end, and its duration is unknown.
     assert_eq!(timeline.tell(25 * MS), (fill.during(25 * MS), None));
 }
 
@@ -97,8 +97,8 @@ fn launches_of_a_new_kind_fill_the_time_in_which_they_ran() {
     assert_eq!(run(Some(8 * MS)), ends.plus(other.during(16 * MS)));
 }
 
-/// A program that is far ahead launches a burst and waits for it: nothing is measured behind the last launch of it that
-/// was, and all of it has run.
+/// A program that is far ahead launches a burst and waits for it: nothing is measured behind its last measured launch,
+/// and all of it has run.
 #[test]
 fn what_stands_behind_the_last_measured_launch_counts_as_it_runs() {
     let fill = Fill::of_grid(10, 1, 5, 4);
@@ -114,19 +114,19 @@ fn what_stands_behind_the_last_measured_launch_counts_as_it_runs() {
         timeline
     };
     let mut timeline = burst();
-    // The launch itself, one of its kind that was left out, and 30 ms.
+    // The launch itself, an unmeasured one of its kind, and 30 ms.
     let (load, current) = timeline.tell(20 * MS);
     assert_eq!(load, fill.during(20 * MS));
     assert_eq!(current.and_then(|it| it.expected_ns), Some(30 * MS));
     assert_eq!(timeline.tell(60 * MS), (fill.during(50 * MS), None));
 
-    // The next measured launch says when it was over: it has not run longer than there was time.
+    // The next measured launch tells its end: it has not run longer than there was time.
     let mut early = burst();
     early.issued(40 * MS, 1, behind, Some(fill), Some(10 * MS));
     early.landed(50 * MS, 1, Some((40 * MS, 50 * MS)), 10, None, |_| None);
     assert_eq!(early.tell(50 * MS), (fill.during(50 * MS), None));
 
-    // Another stream goes on for long: then it is in the account for good, and is not counted again with the next.
+    // Another stream goes on for long: the launch then stays in the account, and is not counted again with the next.
     for at in 2..100 {
         timeline.issued(at * 10 * MS, 2, Load::default(), Some(fill), Some(MS));
         let ran = Some((at * 10 * MS, (at * 10 + 1) * MS));
@@ -148,7 +148,7 @@ fn what_was_placed_too_late_counts_in_full_once_the_clock_is_known() {
     for _ in 0..3 {
         timeline.issued(0, 1, Load::default(), Some(fill), None);
     }
-    // All are seen at 40 ms: the first ended at 10 ms, which nobody knows, the others 10 and 20 ms after it.
+    // All are seen at 40 ms: the first ended at 10 ms, unknown to the timeline, the others 10 and 20 ms after it.
     for late in [0, 10, 10] {
         timeline.earlier(late * MS, 20 * MS);
         let ran = Some((30 * MS, 40 * MS));
@@ -174,8 +174,8 @@ fn a_stream_far_ahead_is_measured_now_and_then() {
     assert!(timeline.wants(2, true), "another stream has its own");
 }
 
-/// Part of ten SMs that two streams of two measured launches each come to, between which they were given `before` in
-/// the 80 ms that lie there; the second one is issued at `issued`.
+/// Part of ten SMs that two streams use with two measured launches each, and with the load `before` in the 80 ms
+/// between; the second one is issued at `issued`.
 fn between(issued: u64, before: Load) -> f64 {
     let fill = Fill::of_grid(10, 1, 10, 4);
     let mut timeline = Timeline::default();
@@ -205,7 +205,7 @@ fn a_stream_that_always_had_work_was_not_idle_where_launches_took_longer_than_us
     };
     let always = between(5, before);
     assert!(always > 0.9, "{always}");
-    // Of what was launched later nobody knows that it followed at once.
+    // It is unknown whether later launches followed at once.
     let later = between(50, before);
     assert!((later - 0.8).abs() < 0.001, "{later}");
 }
@@ -214,7 +214,7 @@ fn a_stream_that_always_had_work_was_not_idle_where_launches_took_longer_than_us
 fn what_copies_take_is_not_counted_as_work_of_kernels() {
     let fill = Fill::of_grid(10, 1, 10, 4);
     let mut timeline = Timeline::default();
-    // Always something to do, of which kernels are a quarter.
+    // Always busy; kernels are a quarter of the work.
     for i in 0..20_u64 {
         let at = i * 100;
         let before = match i {

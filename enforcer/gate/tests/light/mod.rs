@@ -1,10 +1,10 @@
-//! Programs that need little of the GPU run as if they had it to themselves, beside each other and beside those that
-//! need all of it.
+//! Programs that need little of the GPU run as fast as alone, beside each other and beside programs that need all of
+//! it.
 
 use crate::model::{Act, Costs, Gate, MS, Program, Sim, US, gates::Open};
 use crate::{SECOND, SEEDS, asked, seed, turns};
 
-/// Programs of one thread each in claims of their own, all started at once.
+/// Programs of one thread each in their own claims, all started at once.
 fn side_by_side(programs: &[Program], costs: Costs, seed: u64) -> Sim {
     let mut sim = Sim::new(programs.len(), seed);
     sim.costs = costs;
@@ -16,7 +16,7 @@ fn side_by_side(programs: &[Program], costs: Costs, seed: u64) -> Sim {
     sim
 }
 
-/// Kernels that each program has finished in so long, from 1.3 s after the start, and the changes of context.
+/// Kernels that each program has finished in `length`, from 1.3 s after the start, and the context switches.
 fn finished(sim: &mut Sim, gate: &mut dyn Gate, length: u64) -> (Vec<f64>, u64) {
     sim.run(1300 * MS, gate);
     let before: Vec<u64> = sim.threads.iter().map(|t| t.finished).collect();
@@ -31,7 +31,7 @@ fn finished(sim: &mut Sim, gate: &mut dyn Gate, length: u64) -> (Vec<f64>, u64) 
     (done.collect(), sim.switches - switches)
 }
 
-/// The wait that 99 of 100 launches of a thread do not exceed.
+/// The 99th percentile of a thread's waits.
 fn p99(sim: &Sim, thread: usize) -> u64 {
     let mut waits = sim.threads[thread].waits.clone();
     waits.sort_unstable();
@@ -42,7 +42,7 @@ const fn sync(kernel: u64, think: u64) -> Program {
     Program::Sync { kernel, think }
 }
 
-/// What every mix of light programs has to come to.
+/// Target of every mix of light programs.
 #[test]
 fn light_programs_run_as_fast_as_without_a_gate() {
     let small = sync(10 * US, 200 * US);
@@ -80,7 +80,7 @@ fn think_of(program: Program) -> u64 {
     }
 }
 
-/// A light claim beside one that takes all it gets.
+/// A light claim beside one that takes all it can get.
 #[test]
 fn a_light_claim_beside_a_flood_waits_for_one_kernel() {
     let cases = [
@@ -128,8 +128,8 @@ fn a_light_claim_beside_a_flood_waits_for_one_kernel() {
                 "{name}: {slower:.3} times as long as alone, p99 of a wait {} us, {used:.3?}, {looks:.2} looks a step",
                 wait / US
             );
-            // With changes of context that cost twice as much as its kernels it is none that keeps others waiting for
-            // less than its part, and gets turns.
+            // With context switches that cost twice as much as its kernels it is not a claim that delays others by less
+            // than its part, and gets turns.
             if late > 400 * US && think_of(light) < MS {
                 assert!(
                     slower <= 5.0 && used[1] >= 0.65,
@@ -140,7 +140,7 @@ fn a_light_claim_beside_a_flood_waits_for_one_kernel() {
             assert!(slower <= most, "{name}: {slower}");
             assert!(looks <= 2.2, "{name}: {looks} looks a step");
             assert!(wait <= kernel + kernel / 10 + late, "{name}: {wait}");
-            // Of what is left after the changes of context that the light one causes, and the gaps at them.
+            // Of the time without the context switches that the light claim causes, and the gaps at them.
             let least = f64::from(1000 - request) / 1000.0;
             let spare = if think_of(light) < MS { 0.2 } else { 0.02 };
             assert!(used[1] >= least - spare, "{used:?}");
@@ -148,7 +148,7 @@ fn a_light_claim_beside_a_flood_waits_for_one_kernel() {
     }
 }
 
-/// A claim that needs little begins to take all that it can get: the arbiter, which looks rarely until then, is called.
+/// A light claim begins to take all that it can get: it calls the arbiter, which checks rarely until then.
 #[test]
 fn a_flood_beside_light_programs_takes_turns_soon() {
     for seed in 1..=4 * SEEDS {
@@ -175,7 +175,7 @@ fn a_flood_beside_light_programs_takes_turns_soon() {
     }
 }
 
-/// One that wakes all the time gets turns like anybody.
+/// A claim that wakes all the time gets turns like any other.
 #[test]
 fn who_wakes_all_the_time_leaves_the_others_their_guarantee() {
     for costs in [Costs::KIND, Costs::REAL, Costs::WORST] {
@@ -189,7 +189,7 @@ fn who_wakes_all_the_time_leaves_the_others_their_guarantee() {
     }
 }
 
-/// A kernel that does not end is said, and since when.
+/// A kernel that does not end is reported, and since when.
 #[test]
 fn a_kernel_that_does_not_end_is_named() {
     let endless = Program::Flood {
@@ -205,12 +205,12 @@ fn a_kernel_that_does_not_end_is_named() {
     assert_eq!(claim, 0);
     let lasts = sim.now - since;
     assert!((9 * SECOND..=10 * SECOND).contains(&lasts), "{lasts}");
-    // The other one has half of the GPU meanwhile.
+    // The other claim has half of the GPU meanwhile.
     let used = sim.used(6 * SECOND, sim.now);
     assert!(used[1] > 0.4, "{used:?}");
 }
 
-/// Programs that need little are held back by nobody, also while the arbiter is silent.
+/// Programs that need little are not held back, even while the arbiter is silent.
 #[test]
 fn a_service_that_falls_silent_while_there_is_enough_changes_nothing() {
     let programs = [sync(10 * US, 200 * US); 2];
@@ -225,7 +225,7 @@ fn a_service_that_falls_silent_while_there_is_enough_changes_nothing() {
     }
 }
 
-/// A token every 15 ms beside training: the longest time of a token. It is due, so no kernel that lasts is before it.
+/// A token every 15 ms beside training: the longest time of a token. It is due, so no long kernel is before it.
 #[test]
 fn tokens_come_sooner_than_in_plain_time_slices() {
     for (seed, kernel) in (1..=SEEDS).flat_map(|seed| [(seed, MS), (seed, 5 * MS)]) {
@@ -260,7 +260,8 @@ fn tokens_come_sooner_than_in_plain_time_slices() {
     }
 }
 
-/// A stream that is held up for two seconds by what is not of the GPU holds up no other, and keeps no turn.
+/// A stream that is held up for two seconds by something other than the GPU holds up no other stream, and keeps no
+/// turn.
 #[test]
 fn a_stream_that_waits_holds_up_no_other() {
     let costs = [Costs::KIND, Costs::REAL, Costs::WORST];
@@ -291,7 +292,7 @@ fn a_stream_that_waits_holds_up_no_other() {
         let used = sim.used(SECOND + 500 * MS, sim.now);
         println!("worst step {} us, {used:.3?}", worst / US);
         assert!(worst <= 21 * MS, "{worst}");
-        // Where changes of context take as long as its steps, the one with the streams is at the edge of a light claim.
+        // If context switches take as long as its steps, the claim with the streams is barely a light one.
         if costs.switch.0 < 100 * US {
             assert!(used.iter().sum::<f64>() > 0.9, "{used:?}");
             assert!(used[1] > 0.45, "{used:?}");

@@ -1,4 +1,4 @@
-//! The gates under test: the real one, and two like those that others have.
+//! The gates under test: the real one, and two like those of other systems.
 
 use gshare_gate::{
     Arbiter, CHUNK_NS, Cells, Claim, Durations, Flags, Frame, Key, Measure, Member, Order, Rest,
@@ -38,8 +38,8 @@ impl Gate for Open {
     }
 }
 
-/// A bucket of GPU time that is looked at before a launch and never owes anything; filled every 10 ms.
-/// With `private`, each process has one of its own with the claim's whole share.
+/// A bucket of GPU time, checked before a launch and never in debt; filled every 10 ms. With `private`, each process
+/// has a bucket of its own with the claim's whole share.
 pub(crate) struct Bucket {
     pub(crate) shares: Vec<f64>,
     pub(crate) private: bool,
@@ -115,7 +115,7 @@ struct Slot {
     stamp: u64,
 }
 
-/// What a claim asked for.
+/// A claim's request.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Asked {
     pub(crate) request: u32,
@@ -126,22 +126,22 @@ pub(crate) struct Asked {
     pub(crate) spread: bool,
 }
 
-/// The gate of this crate, wired as the library and the service wire it.
+/// The gate of this crate, connected as in the library and the service.
 pub(crate) struct Turns {
     pub(crate) asked: Vec<Asked>,
     detached: Vec<bool>,
     gated: Vec<Gated>,
     pages: Vec<Order>,
     beat_ns: u64,
-    /// Of the first claim on its other GPU.
+    /// Processes of the first claim on its other GPU.
     pub(crate) elsewhere: Vec<gshare_gate::Process>,
     pub(crate) elsewhere_ns: Option<u64>,
     pub(crate) arbiter: Arbiter,
     pub(crate) silent: bool,
-    /// The service is gone, and the members see that.
+    /// The service is gone, and the members see it.
     pub(crate) dead: bool,
     pub(crate) waited_ns: Vec<u64>,
-    /// Whose kernel does not end, and since when.
+    /// The claim whose kernel does not end, and since when.
     pub(crate) stuck: Option<(u64, u64)>,
 }
 
@@ -192,7 +192,7 @@ impl Turns {
         }
     }
 
-    /// What the processes of a claim say.
+    /// The figures of a claim's processes.
     pub(crate) fn said(&self, sim: &Sim, claim: usize) -> Vec<gshare_gate::Process> {
         let mine = (0..self.gated.len()).filter(|&p| sim.processes[p].claim == claim);
         let there = mine.filter(|&p| !sim.processes[p].dead);
@@ -249,7 +249,7 @@ impl Gate for Turns {
         ticket: &mut Option<u64>,
     ) -> Verdict {
         if self.detached[sim.processes[p].claim] {
-            // What it has on the GPU is waited for, then its memory goes; launches wait for its return.
+            // Its work on the GPU ends first, then its memory goes; launches wait for its return.
             return Verdict::Wait {
                 until: sim.now + 1000 * MS,
             };
@@ -286,7 +286,7 @@ impl Gate for Turns {
                 Verdict::Go { marked }
             }
             Answer::Wait { until_ns } => {
-                // What this stream launched since its last event is covered before it sleeps.
+                // The stream's launches since its last event are covered before it sleeps.
                 if sim.has_unmarked(t) && g.member.mark(sim.now, stream as u64, None, 0) {
                     sim.mark_last(t);
                 }
@@ -339,7 +339,7 @@ impl Gate for Turns {
                 let late = sim.latency();
                 sim.watcher_at(p, time + late);
             }
-            // The ends of events come by themselves; that none comes does not.
+            // Ends of events wake the watcher; missing ends do not.
             Rest::Marker if sim.has_blocked => sim.watcher_at(p, sim.now + MS),
             Rest::Marker | Rest::Idle => {}
         }

@@ -1,6 +1,6 @@
 //! A GPU, its processes and their threads in virtual time, made for these tests alone: round-robin slices between
-//! contexts with a cost for each change, streams, launches that arrive late, event times that include the neighbours'
-//! slices and an idle stream's launch gap, wake-ups that take a while.
+//! contexts with switching costs, streams, launches that arrive late, event times that include the neighbours' slices
+//! and an idle stream's launch gap, and delayed wake-ups.
 
 pub(crate) mod gates;
 
@@ -16,18 +16,18 @@ pub(crate) const US: u64 = 1_000;
 /// Length of a context's slice.
 const SLICE: u64 = 2 * MS;
 
-/// What things take beside the kernels, in nanoseconds: each is drawn between two bounds.
+/// Overheads beside the kernels, in nanoseconds: each is drawn between two bounds.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Costs {
-    /// From the call of a launch until the GPU has it.
+    /// From the launch call until the GPU has it.
     pub(crate) reach: (u64, u64),
-    /// From an event, or a futex call, until the thread that waits for it runs.
+    /// From an event, or a futex call, until the waiting thread runs.
     pub(crate) wake: (u64, u64),
-    /// Changing the context that runs.
+    /// A context switch.
     pub(crate) switch: (u64, u64),
     /// GPU time of recording an event.
     pub(crate) record: u64,
-    /// What a launch takes on the processor beyond [`LAUNCH`] that asks the gate and is measured.
+    /// Extra processor time, on top of [`LAUNCH`], of a launch that asks the gate and is measured.
     pub(crate) ask: u64,
 }
 
@@ -54,7 +54,7 @@ impl Costs {
         ask: 2 * US,
     };
 }
-/// What a launch takes on the processor.
+/// Processor time of a launch.
 const LAUNCH: u64 = 4 * US;
 /// Launches that the driver queues for one process.
 const QUEUE: usize = 1024;
@@ -75,26 +75,26 @@ impl Rng {
     }
 }
 
-/// What a thread does, over and over.
+/// What a thread does in a loop.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Program {
-    /// Launches as fast as it may.
+    /// Launches as fast as allowed.
     Flood { kernel: u64 },
-    /// The same with two kernels queued at most.
+    /// The same with at most two kernels queued.
     Two { kernel: u64 },
-    /// The same as a flood with kernels of which each waits for its twin on another GPU.
+    /// A flood of kernels that each wait for a twin on another GPU.
     Meet { kernel: u64 },
-    /// The same with a kernel that waits for nothing before each of these.
+    /// The same with an independent kernel before each of these.
     Collective { kernel: u64, meet: u64 },
-    /// Launches, waits for it, computes for a while.
+    /// Launches, waits for the kernel, computes for a while.
     Sync { kernel: u64, think: u64 },
     /// `count` launches, then nothing for a while.
     Burst { kernel: u64, count: u32, pause: u64 },
     /// `count` launches each `every`, however long they take.
     Beat { kernel: u64, count: u32, every: u64 },
-    /// A copy, on which no SM works, and a kernel behind it, with two such pairs queued at most.
+    /// A copy, which uses no SM, and a kernel behind it, with at most two such pairs queued.
     Copies { copy: u64, kernel: u64 },
-    /// Launches behind a host function that takes so long, and waits.
+    /// Launches behind a host function of this duration, and waits.
     Held { kernel: u64, hold: u64 },
 }
 
@@ -108,7 +108,7 @@ enum Event {
     Act(usize),
 }
 
-/// Something that happens to a process.
+/// An event in a process's life.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Act {
     Start(usize),
@@ -117,18 +117,18 @@ pub(crate) enum Act {
     Kill(usize),
     /// A claim's memory leaves the GPU, its processes stay.
     Detach(usize),
-    /// And comes back.
+    /// It comes back.
     Attach(usize),
     /// The service dies.
     Silence,
 }
 
-/// An event behind a launch, and when that ran.
+/// An event behind a launch, and when the launch ran.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Mark {
     id: u64,
     pub(crate) thread: usize,
-    /// There is an event before the launch too.
+    /// There is an event before the launch, too.
     pub(crate) is_pair: bool,
     pub(crate) ran: Option<(u64, u64)>,
 }
@@ -138,7 +138,7 @@ struct Kernel {
     left: f64,
     width: f64,
     began: Option<u64>,
-    /// When the GPU has it, and the event before it.
+    /// When the GPU has it, and when it has the event before it.
     ready: u64,
     mark_ready: u64,
     asked: u64,
@@ -153,7 +153,7 @@ pub(crate) struct Thread {
     width: f64,
     queue: VecDeque<Kernel>,
     ticket: Option<u64>,
-    /// When it first asked for the launch that it is about to make.
+    /// When it first asked for its next launch.
     asked: Option<u64>,
     asleep: Option<u64>,
     version: u64,
@@ -161,17 +161,17 @@ pub(crate) struct Thread {
     syncing: bool,
     waits_for_room: bool,
     launched: u64,
-    /// GPU time of its kernels that are over, copies left out.
+    /// GPU time of its finished kernels, without copies.
     pub(crate) computed: f64,
     pub(crate) finished: u64,
     pub(crate) last_finish: u64,
     pub(crate) worst_stall: u64,
-    /// When its first kernel after the start began to run.
+    /// When its first kernel after the start began.
     pub(crate) first_run: Option<u64>,
     /// From the first ask for a launch until the GPU began with it.
     pub(crate) waits: Vec<u64>,
     burst_began: u64,
-    /// How long each burst took, from its first launch to its end.
+    /// Duration of each burst, from its first launch to its end.
     pub(crate) bursts: Vec<u64>,
 }
 
@@ -183,24 +183,24 @@ pub(crate) struct Process {
     pub(crate) dead: bool,
     queued: usize,
     pub(crate) launches: u64,
-    /// The same when a thread last began to wait for its work.
+    /// The same at the time when a thread last began to wait for its work.
     awaited: u64,
     pub(crate) markers: VecDeque<Mark>,
     next_marker: u64,
 }
 
-/// How far a thread whose kernels wait for those of another GPU is.
+/// Progress of a thread whose kernels wait for those of another GPU.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Twin {
     pub(crate) finished: u64,
-    /// The GPU has the next one and works for its process.
+    /// The GPU has the next kernel and works for its process.
     pub(crate) runs: bool,
 }
 
 pub(crate) struct Sim {
     pub(crate) now: u64,
     pub(crate) costs: Costs,
-    /// Kernels of one kind all take the same time.
+    /// All kernels of one kind take the same time.
     pub(crate) is_exact: bool,
     pub(crate) rng: Rng,
     events: BinaryHeap<Reverse<(u64, u64, Event)>>,
@@ -210,14 +210,13 @@ pub(crate) struct Sim {
     pub(crate) claims: usize,
     acts: Vec<Act>,
     context: Option<usize>,
-    /// The GPU changes its context until then.
+    /// The GPU switches contexts until then.
     changes_until: u64,
-    /// Changes of context so far.
     pub(crate) switches: u64,
     slice_end: u64,
-    /// Some stream is held up by what is not of the GPU.
+    /// A stream is held up by something other than the GPU.
     pub(crate) has_blocked: bool,
-    /// Since when nothing has run.
+    /// Since when the GPU is idle.
     idle_since: u64,
     gpu_at: u64,
     gpu_version: u64,
@@ -292,7 +291,7 @@ impl Sim {
         self.threads.len() - 1
     }
 
-    /// The first thread, for its twin.
+    /// The first thread's state for its twin.
     pub(crate) fn as_twin(&self) -> Twin {
         let thread = &self.threads[0];
         let there = thread.queue.front().is_some_and(|k| k.began.is_some());
@@ -308,7 +307,7 @@ impl Sim {
             .push(Reverse((time.max(self.now), self.order, event)));
     }
 
-    /// Has something happen `after` nanoseconds from the start of the run.
+    /// Schedules an act `after` nanoseconds from the start of the run.
     pub(crate) fn act(&mut self, after: u64, act: Act) {
         self.acts.push(act);
         let at = self.now + after;
@@ -335,13 +334,13 @@ impl Sim {
         self.at(time, Event::Watcher(process));
     }
 
-    /// Whether the last launch of a thread is under way without an event behind it.
+    /// Whether the last launch of a thread is in flight without an event behind it.
     pub(crate) fn has_unmarked(&self, t: usize) -> bool {
         let last = self.threads[t].queue.back();
         last.is_some_and(|kernel| kernel.marker.is_none())
     }
 
-    /// Whether nothing was launched by a process since it waits, or waited, for its work.
+    /// Whether a process has launched nothing since it last began to wait for its work.
     pub(crate) fn is_awaited(&self, p: usize) -> bool {
         self.processes[p].awaited == self.processes[p].launches
     }
@@ -361,7 +360,7 @@ impl Sim {
         }
     }
 
-    /// Events of a process that are over, those of a stream in the order of their launches.
+    /// Finished events of a process; those of a stream are in the order of their launches.
     pub(crate) fn take_over(&mut self, p: usize) -> Vec<Mark> {
         let markers = &mut self.processes[p].markers;
         let over = markers.iter().copied().filter(|m| m.ran.is_some());
@@ -370,7 +369,7 @@ impl Sim {
         over
     }
 
-    /// The oldest event of each stream, and whether what is behind the one before it has begun, where there is one.
+    /// The oldest event of each stream, and whether the work behind the previous one has begun, if there is one.
     pub(crate) fn heads_of(&self, p: usize) -> Vec<(usize, Option<bool>)> {
         let mut heads: Vec<(usize, Option<bool>)> = Vec::new();
         for mark in &self.processes[p].markers {
@@ -385,7 +384,7 @@ impl Sim {
         heads
     }
 
-    /// Wakes the waiting threads of a claim after a while.
+    /// Wakes the waiting threads of a claim after the wake-up delay.
     pub(crate) fn wake_claim(&mut self, claim: usize) {
         let at = self.now + self.latency();
         self.at(at, Event::Wake(claim));
@@ -575,7 +574,7 @@ impl Sim {
                     });
                     process.next_marker
                 });
-                // Durations vary a little; those that meet end together.
+                // Durations vary a little; kernels that meet end together.
                 let length = match self.threads[t].program {
                     Program::Meet { .. } | Program::Collective { .. } => kernel,
                     _ if self.is_exact => kernel,
@@ -619,7 +618,7 @@ impl Sim {
         self.at(self.now + after, Event::Thread(t, version));
     }
 
-    /// What is at the heads of a process's streams and has reached the GPU.
+    /// The kernels at the heads of a process's streams that have reached the GPU.
     fn heads(&self, p: usize) -> impl Iterator<Item = &Kernel> {
         let heads = self.threads.iter().filter(move |t| t.process == p);
         let heads = heads.filter_map(|t| t.queue.front());
@@ -630,7 +629,7 @@ impl Sim {
         self.heads(p).next().is_some()
     }
 
-    /// When the next launch that is under way reaches the GPU.
+    /// When the next launch in flight reaches the GPU.
     fn next_ready(&self) -> Option<u64> {
         let heads = self.threads.iter().filter_map(|t| t.queue.front());
         let coming = heads
@@ -645,7 +644,7 @@ impl Sim {
         (1.0 / total).min(1.0)
     }
 
-    /// The GPU changes over to a process's context.
+    /// Switches the GPU to a process's context.
     fn change_to(&mut self, p: usize) {
         if self.context != Some(p) {
             self.switches += 1;
@@ -655,7 +654,7 @@ impl Sim {
         self.slice_end = self.gpu_at.max(self.changes_until) + SLICE;
     }
 
-    /// Brings the GPU to now.
+    /// Advances the GPU to the present time.
     fn advance_gpu(&mut self, gate: &mut dyn Gate) {
         while self.gpu_at < self.now {
             if self.changes_until > self.gpu_at {
@@ -691,7 +690,7 @@ impl Sim {
                     continue;
                 };
                 if head.began.is_none() {
-                    // The event before it is stamped as soon as it is there, if nothing else runs.
+                    // If nothing else runs, the event before it is stamped at once.
                     let idle = idle_since <= head.mark_ready && t.last_finish <= head.mark_ready;
                     let idle = idle && at == head.ready;
                     head.began = Some(if idle { head.mark_ready } else { at });
@@ -794,14 +793,14 @@ impl Sim {
         }
     }
 
-    /// The time that 99 of 100 bursts of a thread do not exceed.
+    /// The 99th percentile of a thread's bursts.
     pub(crate) fn p99_of_bursts(&self, thread: usize) -> u64 {
         let mut bursts = self.threads[thread].bursts.clone();
         bursts.sort_unstable();
         bursts.get(bursts.len() * 99 / 100).copied().unwrap_or(0)
     }
 
-    /// GPU time of each claim over a stretch, as parts of that stretch.
+    /// GPU time of each claim in an interval, as parts of the interval.
     pub(crate) fn used(&self, from: u64, to: u64) -> Vec<f64> {
         let mut sum = vec![0; self.claims];
         for bin in from / BIN..to / BIN {

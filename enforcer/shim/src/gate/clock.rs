@@ -1,31 +1,31 @@
-//! When the gate's events came, in `CLOCK_MONOTONIC`: a driver says only how long after another one an event came.
+//! Converts the times of the gate's events to `CLOCK_MONOTONIC`: a driver only reports the time between two events.
 
 use super::{Inner, Pair};
 
-/// An anchor is replaced after so long: times since then are 32-bit numbers, and clocks drift apart.
+/// Anchors are replaced after this time: later times are 32-bit numbers, and clocks drift apart.
 const ANCHORED_NS: u64 = 250_000_000;
-/// An end that is told so long before the launch was issued is told by another clock.
+/// An end that is reported this long before the launch was issued comes from another clock.
 const OTHER_CLOCK_NS: u64 = 1_000_000;
-/// Two clocks drift apart by no more than this part: the kernel itself corrects its own by as much.
+/// Maximum relative drift of two clocks: the kernel itself corrects its own by as much.
 const DRIFT_PART: u64 = 2000;
-/// No call of a launch takes so long on a processor.
+/// No call of a launch takes this much processor time.
 const LOST_NS: u64 = 30_000;
-/// Less than this part of a launch does not matter.
+/// Less than this part of a launch is negligible.
 const LITTLE_PART: u64 = 16;
-/// So many first pairs of events that are no time apart: the driver's events have no times. Of a driver that has
-/// some, one record alone takes a microsecond.
+/// After this many pairs of events with the same time the driver's events are taken to have no times. With a driver
+/// that has some, one record alone takes a microsecond.
 const TIMELESS: u32 = 1;
-/// Contexts whose events are timed; a program has one or two on a GPU.
+/// Number of contexts whose events are timed; a program has one or two on a GPU.
 pub(super) const ANCHORS: usize = 8;
-/// A pair of events whose second one is known in `CLOCK_MONOTONIC`: the other events of its context are timed by it.
+/// A pair of events whose second one is known in `CLOCK_MONOTONIC`: it dates the other events of its context.
 #[derive(Clone, Copy)]
 pub(super) struct Anchor {
     pub(super) pair: Pair,
-    /// At the latest: when it was seen to be over, less what others were seen sooner.
+    /// Latest time: when it was seen to be over, less the delay by which others were seen sooner.
     at_ns: u64,
-    /// At the earliest: no launch begins before it is called.
+    /// Earliest time: no launch begins before its call.
     least_ns: u64,
-    /// How long after they were over ends by it were seen, at least.
+    /// Least delay at which ends dated by it were seen.
     seen_after_ns: u64,
 }
 
@@ -39,8 +39,8 @@ impl Anchor {
         }
     }
 
-    /// An end by this anchor was seen then. By when it is told where the next ones are told by it: where none was seen at once
-    /// for long, the clocks have drifted apart.
+    /// An end dated by this anchor was seen at `now`; returns the corrected end. If no end was seen at once for long,
+    /// the clocks have drifted apart.
     fn corrected(&mut self, end: u64, now: u64) -> u64 {
         self.seen_after_ns = self.seen_after_ns.min(now - end);
         let age = now.saturating_sub(self.at_ns);
@@ -54,8 +54,8 @@ pub(super) struct Call {
     /// When the first event was recorded.
     pub(super) began_ns: u64,
     pub(super) ended_ns: u64,
-    /// The GPU was not past the first event by the end: its stream had work, or the GPU was at work for others, and the time of
-    /// the call does not lie between the two.
+    /// The GPU had not passed the first event when the call ended: its stream had work, or the GPU worked for others,
+    /// and the time of the call does not lie between the two.
     pub(super) behind: bool,
 }
 
@@ -70,10 +70,10 @@ impl Call {
     }
 }
 
-/// What the watcher found out about a flight.
+/// The watcher's findings about a flight.
 #[derive(Clone, Copy)]
 pub(super) struct Seen {
-    /// Its second event came.
+    /// Its second event occurred.
     pub(super) came: bool,
     /// Nanoseconds between its two events.
     pub(super) elapsed_ns: Option<u64>,
@@ -82,10 +82,10 @@ pub(super) struct Seen {
 }
 
 impl Seen {
-    /// The same for the launch alone, which began then at the earliest, and whether that is rough. Where its stream had
-    /// nothing to do, the first event is over as soon as it is recorded, and the time until the launch is called lies between
-    /// the two. `known`: such a launch was measured before; then one whose thread lost its processor in the call, or of which
-    /// little is left, says nothing.
+    /// The same for the launch alone, which began at `start_ns` at the earliest, and whether that is rough. On an idle
+    /// stream the first event is over as soon as it is recorded, and the time until the launch call lies between the
+    /// two. `known`: such a launch was measured before. Then a launch whose thread lost its processor in the call, or
+    /// of which little is left, is ignored.
     pub(super) fn without_gap(
         mut self,
         start_ns: Option<u64>,
@@ -107,7 +107,7 @@ impl Seen {
 }
 
 impl Inner {
-    /// Whether it shows with this pair that the driver's events have no times.
+    /// Whether this pair shows that the driver's events carry no times.
     pub(super) fn lacks_times(&mut self, seen: &Seen) -> bool {
         self.timeless = match seen.elapsed_ns {
             Some(0) => self.timeless.saturating_add(1),
@@ -117,8 +117,8 @@ impl Inner {
         self.timeless == TIMELESS
     }
 
-    /// When a flight ran that was issued then and was just seen to be over. Its pair of events is used again, or kept as
-    /// its context's anchor.
+    /// When a flight ran that was issued at `issued_ns` and was just seen to be over. Its pair of events is reused, or
+    /// becomes its context's anchor.
     pub(super) fn time(
         &mut self,
         now: u64,
@@ -148,7 +148,7 @@ impl Inner {
         };
         let end = seen.since_anchor_ns.map(|since| {
             let end = anchor.at_ns.saturating_add_signed(since);
-            // Nothing ends after it was seen to be over: the anchor was seen late, and all that is told by it is.
+            // Nothing ends after it was seen to be over: the anchor was seen late, and so is everything dated by it.
             let late = end.saturating_sub(now).min(anchor.at_ns);
             anchor.at_ns -= late;
             let least = least_ns.saturating_add_signed(since.saturating_neg());
@@ -156,7 +156,7 @@ impl Inner {
             self.timeline.earlier(late, anchor.at_ns - anchor.least_ns);
             end.min(now)
         });
-        // Nor long before it was issued: the GPU's clock is another one since, as after a restore.
+        // Nor long before it was issued: the GPU's clock has changed, as after a restore.
         let end = end.filter(|end| end.saturating_add(OTHER_CLOCK_NS) >= issued_ns);
         let (at_ns, age) = match end {
             Some(end) => (anchor.corrected(end, now), now.saturating_sub(anchor.at_ns)),
@@ -177,7 +177,7 @@ impl Inner {
     }
 }
 
-/// From when to when a flight ran whose end is known; without a first event the time between is not.
+/// Beginning and end of a flight whose end is known; without a first event the time between is not.
 fn ran(end: u64, seen: &Seen) -> (u64, u64) {
     (end.saturating_sub(seen.elapsed_ns.unwrap_or(0)), end)
 }
@@ -186,7 +186,7 @@ fn ran(end: u64, seen: &Seen) -> (u64, u64) {
 mod tests {
     use super::{super::Gate, *};
 
-    /// Kernels of 10 ms of which each end is seen 40 us later, on a GPU whose clock loses 300 us a second.
+    /// Kernels of 10 ms, each end seen 40 us late, on a GPU whose clock loses 300 us a second.
     #[test]
     fn ends_are_told_by_a_clock_that_falls_behind() {
         let gate = Gate::default();
@@ -230,9 +230,9 @@ mod tests {
         let after = |start, behind, known| seen.without_gap(Some(start), call(behind), known).0;
         assert_eq!(after(earliest, false, false).elapsed_ns, Some(2 * ms));
         assert_eq!(after(earliest, false, true).elapsed_ns, None);
-        // In the call for a part of it that does not matter.
+        // Only a negligible part of it passed in the call.
         assert_eq!(after(18 * ms, false, true).elapsed_ns, Some(19 * ms));
-        // Behind others it began when they were over, also where nobody knows when that was.
+        // Behind others it began when they were over, even if that time is unknown.
         assert_eq!(after(20 * ms, false, true).elapsed_ns, Some(20 * ms));
         assert_eq!(after(earliest, true, true).elapsed_ns, Some(20 * ms));
     }

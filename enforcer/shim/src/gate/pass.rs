@@ -1,4 +1,4 @@
-//! What a launch meets: nearly always a look at two tables, else the gate.
+//! The path of a launch: nearly always a look at two tables, else the gate.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -7,20 +7,19 @@ use gshare_gate::{Key, Mode, Word};
 use super::{Launch, Outcome, Pass, Trial};
 use crate::{cuda::Handle, gpu::Gpu, mark::Thread, process::Process, work::Work};
 
-/// What is seen of a launch at once.
+/// Result of the quick look at a launch.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Quick {
-    /// It may go, and is counted.
     Go,
-    /// The gate has to be asked.
+    /// Ask the gate.
     Ask,
-    /// It may go, and has to be measured.
+    /// It may go, and must be measured.
     Measure,
-    /// It may go; what it takes is not known.
+    /// It may go; its duration is unknown.
     Unmeasured,
 }
 
-/// What nearly all launches come to: a few loads and stores. `counts`: SMs work on it.
+/// The path of nearly all launches: a few loads and stores. `counts`: SMs work on it.
 #[inline]
 pub(crate) fn quick(
     gpu: &'static Gpu,
@@ -46,7 +45,7 @@ pub(crate) fn quick(
     }
 }
 
-/// What is done about a launch that does not simply go.
+/// Handles a launch that cannot simply go.
 #[cold]
 #[inline(never)]
 pub(crate) fn closer(
@@ -76,7 +75,7 @@ pub(crate) fn closer(
     catch_unwind(AssertUnwindSafe(part)).unwrap_or(Pass::Go)
 }
 
-/// Asks the gate for a launch on a GPU that is shared.
+/// Asks the gate for a launch on a shared GPU.
 fn ask(process: &'static Process, gpu: &'static Gpu, launch: Launch) -> Pass {
     let gate = super::of(gpu);
     let fills = launch.work.counts() && launch.work.meet(process, gpu);
@@ -92,7 +91,7 @@ fn ask(process: &'static Process, gpu: &'static Gpu, launch: Launch) -> Pass {
     }
 }
 
-/// Measures a launch on a GPU that nobody shares.
+/// Measures a launch on a GPU that is not shared.
 fn measure(process: &'static Process, gpu: &'static Gpu, launch: Launch) -> Pass {
     let gate = super::of(gpu);
     let wanted = launch.work.meet(process, gpu) && gate.wants(gpu, &launch);

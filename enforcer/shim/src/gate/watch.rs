@@ -1,5 +1,5 @@
-//! The thread of a GPU that waits for the gate's events, and what their ends tell: the arbiter, where things
-//! stand; the service, what the launches have come to.
+//! The thread of a GPU that waits for the gate's events. The arbiter gets the process's state from it, the service the
+//! sums over the launches.
 
 use std::sync::{MutexGuard, atomic::Ordering};
 
@@ -15,26 +15,25 @@ use crate::{
     say,
 };
 
-/// What whoever attends to a gate does next.
+/// Next step of the thread that attends to a gate.
 enum Next {
-    /// Looks whether a flight is over.
+    /// Polls a flight.
     Look(Head),
-    /// Sleeps, at most until then.
+    /// Sleeps, at most until this time.
     Sleep(Option<u64>),
 }
 
-/// The oldest flight of a stream.
 #[derive(Clone, Copy)]
 struct Head {
     id: u64,
     pair: Pair,
     has_start: bool,
-    /// By which its end is timed.
+    /// Dates its end.
     anchor: Option<Anchor>,
 }
 
 impl Gate {
-    /// Tells the service what the launches have come to, and what is on the GPU.
+    /// Publishes the sums over the launches, and the work on the GPU.
     pub(super) fn say_work(&self, gpu: &Gpu, inner: &mut Inner) {
         let now = monotonic_ns();
         let (done, current) = inner.timeline.tell(now);
@@ -56,7 +55,7 @@ impl Gate {
         });
     }
 
-    /// Has the watcher look at what has changed; starts it where there is none.
+    /// Makes the watcher look at a change; starts it if there is none.
     pub(super) fn wake_watcher(
         &'static self,
         gpu: &'static Gpu,
@@ -66,7 +65,7 @@ impl Gate {
         match watcher {
             Watcher::Absent if start_watcher(gpu) => inner.watcher = Watcher::Awake,
             Watcher::Absent => {
-                // No thread to be had: whoever launches waits for its own work meanwhile.
+                // No thread is available: launching threads wait for their own work meanwhile.
                 drop(inner);
                 while let Some(head) = self.oldest() {
                     let came = head.pair.wait_here();
@@ -82,7 +81,7 @@ impl Gate {
             {
                 inner.watcher = Watcher::Awake;
             }
-            // What was launched before comes to its end first.
+            // Earlier launches end first.
             Watcher::Asleep(_) | Watcher::Awake => return,
         }
         drop(inner);
@@ -92,7 +91,7 @@ impl Gate {
         }
     }
 
-    /// What is to be done now; the arbiter hears where things stand, if that has changed or `news` may have.
+    /// Returns the next step; informs the arbiter if the state has changed or `news` may have changed it.
     fn attend(&self, gpu: &Gpu, news: bool) -> Next {
         let word = Word(gpu.limits().turn.word.load(Ordering::Acquire));
         let now = monotonic_ns();
@@ -109,7 +108,7 @@ impl Gate {
         let awaited = self.awaited.load(Ordering::Relaxed) == launches;
         let rest = inner.member.rest(now, launches, unused, awaited);
         if rest == Rest::Idle && inner.member.is_told_of() {
-            // The next launch is to be heard of.
+            // The next launch must be reported.
             inner.member.refund(self.cells.clear());
         }
         let signals = inner.member.signals(now);
@@ -132,8 +131,8 @@ impl Gate {
         Next::Sleep(until)
     }
 
-    /// Looks at what is on the GPU, for the rest of the process. The thread waits for nothing inside the driver: a
-    /// stream may be held up by the program itself, and the program may exit.
+    /// Follows the work on the GPU for the rest of the process. The thread never waits inside the driver: the program
+    /// itself may hold up a stream, and may exit.
     pub(super) fn watch(&self, gpu: &Gpu) {
         // SAFETY: concerns the calling thread alone, which is to wake when it asked to.
         unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1) };
@@ -169,13 +168,12 @@ impl Gate {
         }
     }
 
-    /// The oldest flight of all.
     fn oldest(&self) -> Option<Head> {
         let inner = self.lock();
         inner.flights.front().map(|flight| inner.head_of(flight))
     }
 
-    /// A flight was looked at and is not over. Whether that changes anything for others.
+    /// A flight was polled and is not over. Returns whether that changes anything for others.
     fn goes_on(&self, head: &Head, started: bool) -> bool {
         let now = monotonic_ns();
         let mut inner = self.lock();
@@ -201,16 +199,16 @@ impl Gate {
         is_blocked != was_blocked
     }
 
-    /// The oldest flight of a stream is over. Whether that was news.
+    /// The oldest flight of a stream is over. Returns whether that was news.
     fn landed(&self, gpu: &Gpu, head: &Head, seen: Seen) -> bool {
         let now = monotonic_ns();
         let mut inner = self.lock();
-        // The end of a context may have been quicker.
+        // The end of its context may have come first.
         let at = inner.flights.iter().position(|flight| flight.id == head.id);
         let Some(flight) = at.and_then(|at| inner.flights.remove(at)) else {
             return false;
         };
-        // Between the events of a launch that failed there is nothing.
+        // There is nothing between the events of a launch that failed.
         let timeless = flight.measured.is_some() && inner.lacks_times(&seen);
         let ran = inner.time(now, head.pair, flight.issued_ns, flight.call, &seen);
         let over_ns = ran.map_or(now, |(_, end)| end);
@@ -227,7 +225,7 @@ impl Gate {
         let known = usual.is_some_and(|usual| usual.is_sure);
         let whole_ns = seen.elapsed_ns;
         let (mut seen, rough) = seen.without_gap(earliest, flight.call, known);
-        // Where the call says nothing about the launch, it took as long as others of its kind.
+        // If the call tells nothing about the launch, it took as long as others of its kind.
         let of = |ns: Option<u64>| {
             ran.map(|(start, end)| (latest(start, end, ns.or(usual.map(|usual| usual.ns))), end))
         };
@@ -254,13 +252,13 @@ impl Gate {
         let needs_ns = needs.map(|load| load.busy_ns);
         let given = gpu.tally.given(flight.lane.0, flight.lane.1);
         inner.timeline.given(place, given);
-        // Where nobody can tell how much of it passed in the call, rather too much is counted than too little.
+        // If the part of it that passed in the call is unknown, rather too much is counted than too little.
         let counted = match seen.elapsed_ns {
             Some(_) if rough => of(whole_ns),
             _ => ran,
         };
         let alone_ns = (inner.timeline).landed(now, place, counted, sms, needs_ns, takes);
-        // What is learnt too short is counted for long before one of its kind is measured again.
+        // A duration that is too short would count for long before one of its kind is measured again.
         let too_rough = |ns| rough && whole_ns.is_some_and(|whole| ns < whole / 2);
         if let Some(key) = flight.measured
             && let Some(ns) = seen.elapsed_ns.filter(|ns| !too_rough(*ns))
@@ -287,8 +285,8 @@ impl Gate {
         true
     }
 
-    /// Waits for the events in a context that ends, but not for long: what has not come then never comes. Destroys those
-    /// that nothing uses.
+    /// Waits for the events in a context that ends, but not for long: events that have not come by then never will.
+    /// Destroys unused ones.
     pub(super) fn forget_context(&self, gpu: &Gpu, context: Handle) {
         let until = monotonic_ns() + PATIENCE_NS;
         let next = || {
@@ -297,7 +295,7 @@ impl Gate {
             let next = there.find(|flight| flight.pair.context == context);
             next.map(|flight| inner.head_of(flight))
         };
-        // The watcher may see each first.
+        // The watcher may handle each of them first.
         while let Some(head) = next() {
             let progress = head.pair.progress();
             if matches!(progress, Progress::Under { .. }) && monotonic_ns() < until {
@@ -326,13 +324,13 @@ impl Inner {
         }
     }
 
-    /// A flight that has to be looked at by now.
+    /// A flight that is due for a poll.
     fn head(&self, now: u64) -> Option<Head> {
         let mut due = self.flights.iter().filter(|f| f.is_head && f.due_ns <= now);
         due.next().map(|flight| self.head_of(flight))
     }
 
-    /// When the next flight has to be looked at, or something is expected to be over.
+    /// When the next poll is due, or something is expected to be over.
     fn due_ns(&self) -> Option<u64> {
         let heads = self.flights.iter().filter(|flight| flight.is_head);
         let due = heads.map(|flight| flight.due_ns);
@@ -340,12 +338,12 @@ impl Inner {
     }
 }
 
-/// From when on a flight ran that took no longer than this.
+/// Latest start of a flight that took no longer than `ns`.
 fn latest(start: u64, end: u64, ns: Option<u64>) -> u64 {
     ns.map_or(start, |ns| start.max(end.saturating_sub(ns)))
 }
 
-/// What is known of a flight that is over.
+/// The state of a flight that is over.
 fn look_at(came: bool, head: &Head) -> Seen {
     let Head { pair, anchor, .. } = head;
     Seen {
@@ -359,7 +357,7 @@ fn look_at(came: bool, head: &Head) -> Seen {
     }
 }
 
-/// Starts the thread that waits for a GPU's events. No signal of the program's is handled there.
+/// Starts the thread that waits for a GPU's events, with the program's signals blocked.
 fn start_watcher(gpu: &'static Gpu) -> bool {
     without_signals(|| {
         std::thread::Builder::new()
@@ -370,7 +368,7 @@ fn start_watcher(gpu: &'static Gpu) -> bool {
     })
 }
 
-/// Runs `part` with all signals held back; threads that it starts inherit that.
+/// Runs `part` with all signals blocked; threads that it starts inherit that.
 fn without_signals<R>(part: impl FnOnce() -> R) -> R {
     let mut all = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
     let mut old = std::mem::MaybeUninit::<libc::sigset_t>::uninit();

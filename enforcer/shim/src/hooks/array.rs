@@ -1,4 +1,4 @@
-//! Arrays for textures and surfaces: memory without an address, laid out as the driver likes.
+//! Arrays for textures and surfaces: memory without an address, in the driver's own layout.
 
 use super::memory::{free_by, judged, take_unaddressed};
 use crate::{
@@ -6,11 +6,10 @@ use crate::{
     driver,
 };
 
-/// Sets an array's handle apart from the addresses that the ledger knows memory by.
+/// Distinguishes an array's handle from the addresses in the ledger.
 const ARRAY: u64 = 1 << 63;
 
-/// Descriptor flags of arrays that get their memory elsewhere: sparse ones, and those whose mapping
-/// is deferred.
+/// Descriptor flags of arrays without memory of their own: sparse ones, and those with deferred mapping.
 const WITHOUT_MEMORY: u32 = 0x40 | 0x80;
 
 /// An array as the ledger sees it.
@@ -21,14 +20,14 @@ pub(crate) struct Shape {
     depth: u64,
     element_bytes: u64,
     flags: u32,
-    /// With a number of channels that there is not.
+    /// The number of channels is invalid.
     odd: bool,
 }
 
-/// Numbers of channels that an array can have.
+/// Valid numbers of channels.
 const CHANNELS: [u32; 3] = [1, 2, 4];
 
-/// Bytes of one channel; formats that pack or compress take less than this.
+/// Bytes of a channel; packed and compressed formats take less.
 fn channel_bytes(format: u32) -> u64 {
     match format {
         0x01 | 0x08 | 0xc0..=0xc2 | 0xc6..=0xc8 => 1,
@@ -57,7 +56,7 @@ pub struct Deep<T> {
     flags: u32,
 }
 
-/// A descriptor of either kind and width.
+/// A descriptor of any kind and width.
 pub(crate) trait Described {
     fn shape(&self) -> Shape;
 }
@@ -94,11 +93,11 @@ macro_rules! described {
 
 described!(u32, usize);
 
-/// Bytes to which the driver pads rows of blocks of an array.
+/// The driver pads rows of an array's blocks to this many bytes.
 const ROW_BYTES: u64 = 512;
 
 impl Shape {
-    /// Bytes of the array with so many levels, each half as large as the one before.
+    /// Bytes of the array with this many levels, each half as large as the previous one.
     fn bytes(self, levels: u32) -> u64 {
         if self.flags & WITHOUT_MEMORY != 0 {
             return 0;

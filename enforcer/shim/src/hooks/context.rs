@@ -1,5 +1,5 @@
-//! Contexts cost memory that no allocation shows: each is charged the overhead that the claim's page
-//! states, before it is made; stack, local memory and heap above the driver's defaults before they are taken.
+//! Contexts take memory that no allocation shows. Each is charged the overhead in the claim's page before it is made;
+//! stack, local memory and heap above the driver's defaults are charged before they are taken.
 
 use std::{ffi::c_void, sync::atomic::Ordering};
 
@@ -20,8 +20,8 @@ use crate::{
 const STACK: i32 = 0;
 const HEAP: i32 = 2;
 
-/// Changes what the driver holds for the current context, and its charge with it; gives what it held. What is
-/// smaller then stays as it was unless `shrinks`. `None` where the context is not the claim's.
+/// Changes the memory that the driver holds for the current context, and its charge; returns the previous needs.
+/// Smaller values are ignored unless `shrinks`. `None` if the context is not the claim's.
 fn hold(
     process: &Process,
     shrinks: bool,
@@ -57,7 +57,7 @@ fn hold(
     Some(Ok(before))
 }
 
-/// A stack is taken for every thread that can be resident: 16 KiB are 4 GiB on an H100.
+/// The stack is allocated for every thread that can be resident: 16 KiB take 4 GiB on an H100.
 pub(crate) unsafe fn set_limit(
     original: unsafe extern "C" fn(i32, usize) -> CuResult,
     limit: i32,
@@ -91,7 +91,7 @@ pub(crate) unsafe fn set_limit(
     }
 }
 
-/// Charges the local memory of a kernel or graph that was not launched before. An error is the code for the program.
+/// Charges the local memory of a kernel or graph at its first launch. An error is the code for the program.
 #[cold]
 pub(super) fn charge_local(process: &Process, gpu: &Gpu, work: &Work) -> Result<(), CuResult> {
     if gpu.tally.known(work.key).is_some() {
@@ -106,7 +106,7 @@ pub(super) fn charge_local(process: &Process, gpu: &Gpu, work: &Work) -> Result<
     taken.ok().flatten().unwrap_or(Ok(Needs::LEAST)).map(drop)
 }
 
-/// Whether a device's primary context exists now; `None` when the driver does not say.
+/// Whether a device's primary context exists now; `None` if the driver does not tell.
 fn primary_exists(device: Device) -> Option<bool> {
     let (mut flags, mut active) = (0, 0);
     // SAFETY: both places are valid for the results.
@@ -115,9 +115,8 @@ fn primary_exists(device: Device) -> Option<bool> {
     (result == SUCCESS).then_some(active != 0)
 }
 
-/// Charges a context's overhead on a device; gives the GPU's index and the charge. An error is the
-/// code for the program.
-/// `None` where the number is no device's, which is the driver's to say.
+/// Charges a context's overhead on a device; returns the GPU's index and the charge. An error is the code for the
+/// program. `None` for an invalid device number, which the driver reports itself.
 fn charge(
     process: &'static Process,
     device: Device,
@@ -141,7 +140,7 @@ fn charge(
     Some(charged.map(|charged| (index, charged)))
 }
 
-/// Runs `make`, which makes a context on the device and gives it, with the overhead charged.
+/// Runs `make`, which makes a context on the device and returns it, with the overhead charged.
 fn charged(
     device: Device,
     primary: bool,
@@ -175,7 +174,7 @@ pub(crate) unsafe fn primary_retain(
     context: *mut Handle,
     device: Device,
 ) -> CuResult {
-    // A context that exists is charged already, unless the process joined late.
+    // An existing context is charged already, unless the process joined late.
     let known = || primary_exists(device) == Some(true);
     charged(device, true, known, || {
         // SAFETY: the caller's own arguments.
@@ -183,7 +182,7 @@ pub(crate) unsafe fn primary_retain(
         let made = result == SUCCESS && !context.is_null();
         // SAFETY: the driver has just written there.
         let context = if made { unsafe { *context } } else { 0 };
-        // The first time it is not noted yet.
+        // The first retain is not counted here: the context is not known yet.
         process::with(|process| process.contexts.retained(context));
         (result, context)
     })
@@ -205,8 +204,8 @@ pub(crate) unsafe fn primary_reset(
     primary_end(device, |_, _| true, || unsafe { original(device) })
 }
 
-/// Runs `call`, which may end a device's primary context, as far as `ends` can tell. Where it does not, what is on the GPU
-/// is not waited for: it may need what this very thread does next.
+/// Runs `call`, which may end a device's primary context, according to `ends`. Otherwise work on the GPU is not waited
+/// for: it may depend on what this very thread does next.
 fn primary_end(
     device: Device,
     ends: fn(&Contexts, Handle) -> bool,

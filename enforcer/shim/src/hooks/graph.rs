@@ -1,5 +1,5 @@
-//! Captures and graphs. Nothing is inserted while a stream captures: what is recorded runs later, so
-//! it is neither counted nor charged before a graph with it is launched.
+//! Captures and graphs. Nothing is inserted while a stream captures: recorded calls run later, so they are neither
+//! counted nor charged before their graph is launched.
 
 use std::ffi::c_void;
 
@@ -71,7 +71,7 @@ pub(crate) unsafe fn begin_again(
     began(unsafe { original(stream, mode, graph, callback, user) })
 }
 
-/// A capture ends with this call also where it was invalid.
+/// This call also ends an invalid capture.
 pub(crate) unsafe fn end(
     original: unsafe extern "C" fn(Handle, *mut Handle) -> CuResult,
     stream: Handle,
@@ -99,7 +99,7 @@ pub(crate) unsafe fn end_with(
     result
 }
 
-/// Notes what an executable graph will do when it is launched.
+/// Notes the work of an executable graph's launch.
 unsafe fn instantiated(result: CuResult, exec: *mut Handle, graph: Handle) -> CuResult {
     if result == SUCCESS && !exec.is_null() {
         // SAFETY: the driver has just written there.
@@ -140,7 +140,7 @@ pub(crate) unsafe fn instantiate_flags(
     unsafe { instantiated(original(exec, graph, flags), exec, graph) }
 }
 
-/// Flag by which an instantiation uploads the graph at once, memory included.
+/// Flag of an instantiation that uploads the graph at once, with its memory.
 const UPLOAD: u64 = 2;
 
 pub(crate) unsafe fn instantiate_params(
@@ -164,8 +164,8 @@ pub(crate) unsafe fn instantiate_params(
     with_memory(work, make)
 }
 
-/// Changes an executable graph in place. The local memory that it needs then is charged when it is launched next. `whole`:
-/// all of its kernels are known again.
+/// Changes an executable graph in place. Its local memory is charged at the next launch. `whole`: all of its kernels
+/// are known again.
 fn changed(
     exec: Handle,
     whole: bool,
@@ -175,7 +175,7 @@ fn changed(
     let result = let_through(0, call);
     if result == SUCCESS {
         process::with(|process| {
-            // Of one that is not known nothing is to be noted.
+            // Unknown graphs are ignored.
             if process.graphs().of(exec).is_none() {
                 return;
             }
@@ -189,7 +189,7 @@ fn changed(
     result
 }
 
-/// The same where a graph says what it needs.
+/// The same for a graph that contains its needs.
 fn changed_to(
     exec: Handle,
     whole: bool,
@@ -235,7 +235,7 @@ pub(crate) unsafe fn set_child(
     changed_to(exec, false, graph, call)
 }
 
-/// The function of a kernel node's parameters, or the library's kernel behind them (`CUDA_KERNEL_NODE_PARAMS_v2`).
+/// The function in a kernel node's parameters, or the library's kernel behind them (`CUDA_KERNEL_NODE_PARAMS_v2`).
 ///
 /// # Safety
 /// The driver took the parameters; of the first version, which ends before the kernel, only with a function.
@@ -262,7 +262,7 @@ pub(crate) unsafe fn set_kernel(
     })
 }
 
-/// `CUgraphNodeParams`: the kind of node, and what it takes from the third word on.
+/// `CUgraphNodeParams`: the kind of node, and its parameters from the third word on.
 pub(crate) unsafe fn set_node(
     original: unsafe extern "C" fn(Handle, Handle, *mut Handle) -> CuResult,
     exec: Handle,
@@ -288,7 +288,7 @@ pub(crate) unsafe fn exec_destroy(
     original: unsafe extern "C" fn(Handle) -> CuResult,
     exec: Handle,
 ) -> CuResult {
-    // The driver may give the number out again the moment it has it back.
+    // The driver may reuse the handle as soon as it has it back.
     let work = process::with(|process| process.graphs().forget(exec)).flatten();
     // SAFETY: the caller's own argument.
     let result = unsafe { original(exec) };
@@ -352,7 +352,7 @@ pub(crate) unsafe fn launch(
     super::launch::counted_as(stream, launched.key, true, kernels, || launched, call)
 }
 
-/// The device's memory for graphs that is not in use goes back.
+/// The driver releases the device's unused graph memory.
 pub(crate) unsafe fn trim(
     original: unsafe extern "C" fn(Device) -> CuResult,
     device: Device,

@@ -1,4 +1,4 @@
-//! How much memory there is: the claim's cap is the GPU as far as the program is concerned.
+//! Sizes of memory: for the program, the claim's cap is the GPU.
 
 use std::sync::atomic::Ordering;
 
@@ -56,7 +56,7 @@ pub(crate) unsafe fn total_mem_v1(
     result
 }
 
-/// Devices that are not the claim's do not exist for the program.
+/// Devices outside the claim do not exist for the program.
 pub(crate) unsafe fn device_count(
     original: unsafe extern "C" fn(*mut i32) -> CuResult,
     count: *mut i32,
@@ -111,7 +111,7 @@ pub(crate) unsafe fn device_by_bus(
     result
 }
 
-/// Free and total bytes as the claim has them, given what the driver has free.
+/// Free and total bytes of the claim, given the driver's free bytes.
 fn inside(driver_free: u64, driver_total: u64) -> Option<(u64, u64)> {
     process::with(|process| {
         if process.pools_changed.load(Ordering::Relaxed) {

@@ -1,5 +1,5 @@
-//! Launches are let through or not, and counted. Nothing here locks, allocates, panics or enters the
-//! kernel; only where the GPU is shared may a launch have to ask the gate, and wait there.
+//! Admits and counts launches. Nothing here locks, allocates, panics or enters the kernel; only on a shared GPU a
+//! launch may have to ask the gate, and wait there.
 
 #![allow(clippy::too_many_arguments, reason = "the driver's signatures")]
 
@@ -26,13 +26,13 @@ fn gpu_of(process: &'static Process) -> Option<&'static Gpu> {
     }
 }
 
-/// Of several the one that the calling thread's context is on.
+/// With several GPUs, that of the calling thread's context.
 #[inline(never)]
 fn gpu_here(process: &'static Process) -> Option<&'static Gpu> {
     process.here().and_then(|(gpu, _)| process.gpus.get(gpu))
 }
 
-/// A launch of one kernel, by what it is known again.
+/// A launch of one kernel, with its key.
 #[inline(always)]
 fn counted(
     stream: Handle,
@@ -43,7 +43,7 @@ fn counted(
     counted_as(stream, key, true, 1, work, call)
 }
 
-/// The same where the call does not say what shape its blocks have.
+/// The same for a call that does not give the shape of its blocks.
 fn unshaped(
     stream: Handle,
     function: Handle,
@@ -54,10 +54,10 @@ fn unshaped(
     counted(stream, work.key, || work, call)
 }
 
-/// Lets a launch of so many kernels through, or not, or later. `counts`: SMs work on it. `work` is asked where the
-/// launch has to be looked at more closely.
+/// Admits, refuses or delays a launch of kernels. `counts`: SMs work on it. `work` is called if the launch has to be
+/// examined.
 ///
-/// Inlined where the call of the driver is, which there is once: so the program's arguments stay in registers.
+/// Inlined around the driver call, of which there is only one, so that the program's arguments stay in registers.
 #[inline(always)]
 pub(super) fn counted_as(
     stream: Handle,
@@ -75,7 +75,7 @@ pub(super) fn counted_as(
         if !gpu.granted() {
             return refused(process);
         }
-        // What is recorded runs with the graph, and counts then.
+        // Recorded work counts when its graph runs.
         if !is_captured(stream) {
             let (word, thread) = (gpu.turn(), Thread::current());
             let pass = match gate::quick(gpu, word, key, counts, stream, thread) {
@@ -98,7 +98,7 @@ pub(super) fn counted_as(
     }
     let result = call();
     if let Some((gpu, thread)) = member {
-        // Before whoever looks for the end of it may look.
+        // Before the thread that looks for its end may look.
         if result == SUCCESS {
             gpu.launched(thread, kernels);
         }
@@ -116,7 +116,7 @@ fn volume(x: u32, y: u32, z: u32) -> u64 {
         .wrapping_mul(u64::from(z))
 }
 
-/// Lets a short move of so many copied bytes through while the claim holds the GPU.
+/// Lets a short copy through while the claim has the GPU.
 #[inline]
 pub(super) fn let_through(copied: u64, call: impl FnOnce() -> CuResult) -> CuResult {
     let process = process::current();
@@ -133,7 +133,7 @@ pub(super) fn let_through(copied: u64, call: impl FnOnce() -> CuResult) -> CuRes
     }
 }
 
-/// Counts a copy of so many bytes.
+/// Counts a copy of this many bytes.
 pub(super) fn note_copy(copied: u64, result: CuResult) {
     if result == SUCCESS
         && copied > 0

@@ -1,4 +1,4 @@
-//! Kernels of libraries, noted so that the driver is never asked about one as if it were a function.
+//! Notes kernels of libraries, so that the driver is never asked about one as if it were a function.
 
 use crate::{
     cuda::{CuResult, Handle, SUCCESS},
@@ -44,7 +44,7 @@ pub(crate) unsafe fn unload(
     original: unsafe extern "C" fn(Handle) -> CuResult,
     library: Handle,
 ) -> CuResult {
-    // Before the driver may give the handles again.
+    // Before the driver may reuse the handles.
     grid::forget_kernels(library);
     // SAFETY: the caller's own argument.
     unsafe { original(library) }

@@ -1,5 +1,5 @@
-//! The ways in: initialisation, and the driver's own symbol look-up, by which nearly all programs
-//! find everything else.
+//! The entrances: initialisation, and the driver's own symbol look-up, through which nearly all programs find
+//! everything else.
 
 use std::ffi::{c_char, c_void};
 
@@ -24,7 +24,7 @@ pub(crate) unsafe fn init(original: unsafe extern "C" fn(u32) -> CuResult, flags
     result
 }
 
-/// What the program's own `cuInit` would have done, had it not been put off.
+/// Does the work of the program's own `cuInit`, which was postponed.
 pub(crate) fn init_late() {
     let Some(original) = driver::helpers().init else {
         return;
@@ -33,8 +33,8 @@ pub(crate) fn init_late() {
     let _ = unsafe { init(original, 0) };
 }
 
-/// Puts the hook in place of what the driver found. The address tells the version and the
-/// per-thread twin apart, whatever name, version and flags were asked for.
+/// Replaces the function that the driver found by its hook. The address distinguishes versions and the per-thread twin,
+/// whatever name, version and flags were asked for.
 unsafe fn reroute(result: CuResult, found: *mut *mut c_void) {
     if result != SUCCESS || found.is_null() {
         return;

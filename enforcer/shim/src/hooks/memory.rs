@@ -14,7 +14,7 @@ use crate::{
     reservation::Reservation,
 };
 
-/// An allocation that is charged and not yet made. It is filled and read in place, as a [`Reservation`] is.
+/// An allocation that is charged and not yet made. Filled and read in place, like a [`Reservation`].
 #[derive(Default)]
 struct Asked {
     gpu: usize,
@@ -23,7 +23,7 @@ struct Asked {
     reservation: Reservation,
 }
 
-/// Reserves on one of the claim's GPUs; gives the program's code when that is refused.
+/// Reserves on one of the claim's GPUs; returns the program's code after a refusal.
 pub(crate) fn ask(
     process: &'static Process,
     index: usize,
@@ -41,7 +41,7 @@ pub(crate) fn ask(
         Err(refusal @ Refusal::SeatLost) => return Err(process.refuse(index, refusal, bytes)),
         Err(first) => first,
     };
-    // What the process's own pools hold unused counts as free, as it does for the driver.
+    // Unused memory in the process's own pools counts as free, as it does for the driver.
     process.squeeze_pools(index);
     match reservation.allocation(gpu, heap, bytes) {
         Ok(()) => Ok(()),
@@ -57,7 +57,7 @@ enum Kind {
     Apart,
 }
 
-/// `None` where the allocation is not the claim's to charge.
+/// `None` if the allocation is not the claim's to charge.
 fn ask_here(kind: Kind, bytes: u64, asked: &mut Asked) -> Option<Result<(), CuResult>> {
     process::with(|process| {
         let (gpu, context) = process.here()?;
@@ -72,7 +72,7 @@ fn ask_here(kind: Kind, bytes: u64, asked: &mut Asked) -> Option<Result<(), CuRe
     .flatten()
 }
 
-/// The driver has made it: keeps the charge. `Err` is the program's code for memory that had to go back.
+/// The driver has allocated it: keeps the charge. `Err` is the program's code if the memory had to be freed again.
 fn settle(asked: &mut Asked, pointer: u64, bytes: u64) -> Result<(), CuResult> {
     let settled = process::with(|process| {
         match asked.reservation.commit(asked.heap, pointer, bytes) {
@@ -98,8 +98,8 @@ fn settle(asked: &mut Asked, pointer: u64, bytes: u64) -> Result<(), CuResult> {
     settled.unwrap_or(Ok(()))
 }
 
-/// Arguments that no driver is known to take are the driver's to judge before the cap is looked at: its code, or
-/// `None` if it takes them after all. What it made then goes back by `undo`, to be asked for again under the cap.
+/// Arguments that no known driver accepts go to the driver before the cap is checked: returns the driver's error, or
+/// `None` if it accepts them after all. `undo` then frees the memory, which is allocated again under the cap.
 pub(crate) fn judged(
     call: impl FnOnce() -> CuResult,
     made: impl FnOnce() -> u64,
@@ -116,8 +116,7 @@ pub(crate) fn judged(
     None
 }
 
-/// Runs `make`, which asks the driver for the bytes and gives the pointer; `sized` gives the bytes
-/// that the allocation has in fact.
+/// Runs `make`, which allocates and returns the pointer; `sized` returns the actual size.
 fn allocate(
     kind: Kind,
     bytes: u64,
@@ -168,8 +167,8 @@ pub(crate) unsafe fn alloc_v1(
     allocate(Kind::Device, u64::from(bytes), make, || u64::from(bytes))
 }
 
-/// Runs `make` with the bytes charged; it gives the driver's code and, if it made something, what
-/// stands for its address and the bytes that it has in fact.
+/// Runs `make` with the bytes charged; it returns the driver's code and, on success, a substitute for the address and
+/// the actual size.
 pub(crate) fn take_unaddressed(
     bytes: u64,
     make: impl FnOnce() -> (CuResult, Option<(u64, u64)>),
@@ -198,11 +197,10 @@ pub(crate) fn take_unaddressed(
     }
 }
 
-/// Widest alignment of rows among today's GPUs, in bytes. What the pitch turns out to be is charged
-/// when the driver has said.
+/// Widest row alignment of today's GPUs, in bytes. The actual pitch is charged after the driver's answer.
 const PITCH_BYTES: u64 = 512;
 
-/// Sizes of elements for which rows can be aligned.
+/// Valid element sizes for aligned rows.
 const ELEMENTS: [u32; 3] = [4, 8, 16];
 /// `CU_MEM_ATTACH_GLOBAL`, `CU_MEM_ATTACH_HOST`.
 const ATTACH: [u32; 2] = [1, 2];
@@ -306,7 +304,7 @@ pub(crate) unsafe fn alloc_managed(
     result
 }
 
-/// After a synchronisation a pool may have given back what was freed before.
+/// After a synchronisation a pool may have released memory that was freed before.
 pub(super) fn after_sync(result: CuResult) {
     if result == SUCCESS
         && let Some(process) = process::current()
@@ -316,8 +314,7 @@ pub(super) fn after_sync(result: CuResult) {
     }
 }
 
-/// Runs `call`, which frees the pointer in whatever way. A pointer that the proxy does not know is
-/// the driver's to judge.
+/// Runs `call`, which frees the pointer in some way. Unknown pointers are left to the driver.
 pub(crate) fn free_by(pointer: u64, call: impl FnOnce() -> CuResult) -> CuResult {
     let mut live = Live::NONE;
     let known = process::with(|process| process.take(pointer, &mut live)) == Some(true);

@@ -1,7 +1,7 @@
-//! Copies and fills: work like launches where it is shared out, except that short ones pass.
+//! Copies and fills: treated like launches on a shared GPU, except that short ones pass.
 //!
-//! The hooks take every argument as a register's worth of bits and hand them on as they came, so that all
-//! functions of one shape share a hook.
+//! The hooks take every argument as a register's worth of bits and pass it on unchanged, so that all functions of one
+//! shape share a hook.
 
 #![allow(clippy::too_many_arguments, reason = "the driver's signatures")]
 
@@ -14,10 +14,10 @@ use crate::{
     work::Work,
 };
 
-/// Bytes that pass whoever's turn it is: they take some microseconds, and programs wait for them.
+/// Copies up to this size pass in any turn: they take some microseconds, and programs wait for them.
 const SHORT_BYTES: usize = 64 << 10;
 
-/// Sizes that take about as long as each other: the upper three bits, and how many follow.
+/// Groups sizes of about the same duration: the upper three bits, and the number of bits that follow.
 fn size_class(bytes: usize) -> u64 {
     let rest = bytes.checked_ilog2().unwrap_or(0).saturating_sub(2);
     ((bytes >> rest) as u64) << 8 | u64::from(rest)
@@ -48,10 +48,10 @@ fn moved(
     counted_as(stream, key, false, 0, || Work::moved(key), call)
 }
 
-/// Words of a description that the program passes by address.
+/// Product of `COUNT` consecutive words of a description that the program passes by address.
 ///
 /// # Safety
-/// `description` is NULL or has so many words.
+/// `description` is NULL or contains these words.
 unsafe fn product<const COUNT: usize>(description: usize, at: usize) -> usize {
     let words = description as *const usize;
     if words.is_null() {
@@ -91,7 +91,7 @@ macro_rules! moves {
     (@ $arg:ident) => { usize };
 }
 
-/// Stands for a size that is not looked up.
+/// A size that is not looked up.
 const UNKNOWN: usize = usize::MAX;
 
 moves! {

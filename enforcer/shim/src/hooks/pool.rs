@@ -11,10 +11,10 @@ use crate::{
     process::{self, Process},
 };
 
-/// The GPU on whose behalf a stream runs, and the current context.
+/// The GPU of a stream, and the current context.
 fn place(process: &Process, stream: Handle) -> Option<(usize, Handle)> {
     let (here, context) = process.here()?;
-    // 0, 1 and 2 stand for the default streams of the current context.
+    // 0, 1 and 2 are the default streams of the current context.
     if stream > 2 && process.gpus.len() > 1 {
         let mut device: Device = -1;
         let ask = driver::helpers().stream_device;
@@ -23,7 +23,7 @@ fn place(process: &Process, stream: Handle) -> Option<(usize, Handle)> {
         if known {
             return Some((process.gpu_of_device(device)?, context));
         }
-        // Older drivers only say its context.
+        // Older drivers only tell its context.
         let mut of: Handle = 0;
         let ask = driver::helpers().stream_context;
         // SAFETY: as above.
@@ -35,7 +35,7 @@ fn place(process: &Process, stream: Handle) -> Option<(usize, Handle)> {
     Some((here, context))
 }
 
-/// The pool that a device's allocations come from now.
+/// The current pool of a device's allocations.
 fn pool_of(process: &Process, gpu: usize) -> Option<Handle> {
     let ask = driver::helpers().device_pool?;
     let device = process.device_of_gpu(gpu)?;
@@ -45,7 +45,7 @@ fn pool_of(process: &Process, gpu: usize) -> Option<Handle> {
     (result == SUCCESS && pool != 0).then_some(pool)
 }
 
-/// Charges an allocation; the current context where that is the claim's to charge.
+/// Charges an allocation in the current context, if it is the claim's to charge.
 fn ask(
     process: &'static Process,
     pool: Option<Handle>,

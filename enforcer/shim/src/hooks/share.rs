@@ -1,5 +1,5 @@
-//! What a program shares with others, managed variables and memory of graphics are noted: the driver cannot checkpoint
-//! them, so the claim cannot be detached, and `gshare ps` says so.
+//! Notes shared memory, managed variables and graphics memory: the driver cannot checkpoint them, so the claim cannot
+//! be detached, and `gshare ps` reports that.
 
 use std::ffi::c_void;
 
@@ -86,7 +86,7 @@ pub(crate) unsafe fn multicast(
 /// `CU_POINTER_ATTRIBUTE_IS_MANAGED`.
 const IS_MANAGED: i32 = 8;
 
-/// Notes a variable of a module if it is a managed one: it lies in memory that no allocation shows.
+/// Notes a module's variable if it is managed: its memory shows in no allocation.
 fn variable(result: CuResult, address: impl FnOnce() -> DevicePtr) -> CuResult {
     let is_managed = || {
         let mut managed = 0u8;

@@ -90,7 +90,7 @@ pub(crate) unsafe fn release(
     original: unsafe extern "C" fn(u64) -> CuResult,
     handle: u64,
 ) -> CuResult {
-    // Before the driver has it back: it may give the same number again at once.
+    // Before the driver has it back: it may reuse the handle at once.
     let taken = process::with(|process| mapped(process).take(handle)).flatten();
     // SAFETY: the caller's own argument.
     let result = unsafe { original(handle) };

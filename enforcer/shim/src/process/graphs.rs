@@ -1,4 +1,4 @@
-//! What a member's graphs do, read from their nodes, and what their memory is charged.
+//! The work of a member's graphs, read from their nodes, and the charge of their memory.
 
 use std::sync::{MutexGuard, PoisonError};
 
@@ -17,11 +17,11 @@ use crate::{
     reservation::Reservation,
 };
 
-/// What the kernels of a graph fill, added up over the time that each takes.
+/// The fill of a graph's kernels, averaged over their durations.
 #[derive(Debug, Default)]
 struct Mean {
     total: Load,
-    /// The same without what was measured elsewhere: kernels count by their rounds of blocks.
+    /// The same without measurements: kernels count by their rounds of blocks.
     rounds: Load,
     unknown: bool,
 }
@@ -42,11 +42,10 @@ impl Mean {
     }
 }
 
-/// Depth to which graphs within graphs are followed.
+/// Maximum nesting of graphs that is followed.
 const DEEPEST: u32 = 16;
 
 impl Work {
-    /// Reads a graph's nodes.
     pub(crate) fn of(process: &Process, graph: Handle) -> Self {
         let mut work = Self::default();
         let mut mean = Mean::default();
@@ -125,7 +124,7 @@ impl Work {
 }
 
 impl Mean {
-    /// Adds a kernel: for as long as it was seen to take outside graphs, else by its rounds of blocks.
+    /// Adds a kernel with its measured duration outside graphs, else with its rounds of blocks.
     fn add(&mut self, process: &Process, params: Option<KernelNode>) {
         let gpu = match process.gpus.as_slice() {
             [gpu] => Some(gpu),
@@ -164,7 +163,7 @@ impl Process {
         self.graphs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A figure of the driver on a GPU's memory for graphs, in bytes.
+    /// One of the driver's figures about a GPU's memory for graphs, in bytes.
     fn graph_memory(&self, gpu: usize, attribute: i32) -> Option<u64> {
         let device = self.device_of_gpu(gpu)?;
         let mut bytes: u64 = 0;
@@ -175,8 +174,8 @@ impl Process {
         (result == SUCCESS).then_some(bytes)
     }
 
-    /// Charges a launch as if the driver had to take all of the graph's memory anew; where the cap
-    /// forbids that, what it holds unused counts. An error is the program's code.
+    /// Charges a launch as if the driver had to take all of the graph's memory anew; if the cap forbids that, the
+    /// driver's unused memory counts. An error is the program's code.
     pub(crate) fn reserve_graph_memory(&'static self, work: Work) -> Result<Reservation, CuResult> {
         self.keep_up();
         let Some(gpu) = self.gpus.get(work.gpu) else {
@@ -213,7 +212,7 @@ impl Process {
         Err(self.refuse(work.gpu, refusal, work.bytes))
     }
 
-    /// The driver has decided on a launch that was charged so much.
+    /// The driver has decided on a launch with this charge.
     pub(crate) fn settle_graph_memory(&self, gpu: usize, mut charged: Reservation) {
         let bytes = charged.keep();
         {
@@ -227,8 +226,8 @@ impl Process {
         self.refresh_graph_memory(gpu);
     }
 
-    /// Charges what the driver holds for graphs on a GPU now. While a launch is in flight the
-    /// charge stays an upper bound, and whoever settles last makes it exact.
+    /// Charges the memory that the driver holds for graphs on a GPU now. While a launch is in flight the charge stays
+    /// an upper bound, and the last one to settle makes it exact.
     pub(crate) fn refresh_graph_memory(&self, gpu: usize) {
         let (changes, charged) = match self.graphs().pools.get(gpu) {
             Some(pool) => (pool.changes, pool.charged),
@@ -257,7 +256,7 @@ impl Process {
         pool.charged = holds;
     }
 
-    /// Has the driver give back what it holds for graphs and does not use.
+    /// Makes the driver release unused graph memory.
     pub(crate) fn squeeze_graphs(&self, gpu: usize) {
         let charged = self.graphs().pools.get(gpu).map_or(0, |pool| pool.charged);
         let (Some(trim), Some(device)) = (driver::helpers().graph_trim, self.device_of_gpu(gpu))

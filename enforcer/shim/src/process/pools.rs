@@ -1,5 +1,4 @@
-//! What a member's pools are charged: asked of the driver after every growth and whenever one may have given something
-//! back.
+//! The charge of a member's pools: the driver is asked after every growth and whenever a pool may have released memory.
 
 use std::sync::{MutexGuard, PoisonError, atomic::Ordering};
 
@@ -23,13 +22,13 @@ impl Process {
         self.pools().add(handle, gpu);
     }
 
-    /// Sees to it that a pool is known; `here` stands for the GPU of one that the proxy has not seen being made.
+    /// Makes sure that a pool is known; `here` is the GPU of a pool whose creation the proxy has not seen.
     #[cold]
     fn meet_pool(&self, handle: Handle, here: usize) {
-        // A device's default pool is never made by the program.
+        // The program never makes a device's default pool.
         let gpu = self.default_pool_device(handle).unwrap_or(here);
         let mut pools = self.pools();
-        // Another thread may have met it meanwhile.
+        // Another thread may have added it meanwhile.
         if pools.by_handle(handle).is_none() {
             pools.add(handle, Some(gpu));
         }
@@ -45,10 +44,9 @@ impl Process {
         })
     }
 
-    /// Charges an allocation from a pool as if the pool had to grow for all of it. Where the cap
-    /// forbids that and the pool has been squeezed, one that fits into the rest of the pool's last
-    /// block may still be tried: the pool need not grow for it. `here` stands for the GPU of a pool that
-    /// the proxy has not seen being made.
+    /// Charges an allocation from a pool as if the pool had to grow for all of it. If the cap forbids that after the
+    /// pool was squeezed, an allocation that fits into the rest of the pool's last block may still be tried: the pool
+    /// need not grow for it. `here` is the GPU of a pool whose creation the proxy has not seen.
     pub(crate) fn reserve_in_pool(
         &'static self,
         handle: Handle,
@@ -80,7 +78,7 @@ impl Process {
         let unused = pool.charged.saturating_sub(pool.used);
         let fits = unused >= units(bytes) && bytes < gpu.rounded(1).max(pool.step);
         ticket.growth = match Reservation::charge(gpu, whole) {
-            // A second one in flight could be after the same unused bytes.
+            // Another allocation in flight could use the same bytes.
             Err(_) if squeezed && pool.pending == 0 && fits => Reservation::default(),
             charged => charged?,
         };
@@ -93,8 +91,8 @@ impl Process {
         Ok(Asked::Charged)
     }
 
-    /// The driver has decided; with `made`, charges what the pool holds now. An error means that
-    /// the pool grew beyond the cap and the allocation has to go back.
+    /// The driver has decided; with `made`, charges the pool's present memory. An error means that the pool grew beyond
+    /// the cap and the allocation must be freed.
     pub(crate) fn settle_in_pool(
         &self,
         ticket: &mut PoolTicket,
@@ -114,12 +112,11 @@ impl Process {
             pool.live = pool.live.saturating_sub(1);
             return Ok(ticket.pool);
         }
-        // Without the driver's figure each growth counts, and nothing is known to come back
-        // before the pool is empty.
+        // Without the driver's figure each growth counts, and nothing counts as released before the pool is empty.
         let holds = now.map_or(pool.charged + charged, |now| gpu.rounded(now));
         let mut growth = holds.saturating_sub(pool.charged);
         if pool.pending > 0 {
-            // The figure may hold the growth of allocations in flight; whoever is last takes all.
+            // The figure may contain the growth of allocations in flight; the last one takes all.
             growth = growth.min(charged);
             self.pools_changed.store(true, Ordering::Relaxed);
         }
@@ -136,7 +133,7 @@ impl Process {
         Ok(ticket.pool)
     }
 
-    /// An allocation went back to its pool.
+    /// An allocation has returned to its pool.
     pub(crate) fn left_pool(&self, id: u64, live: &Live) {
         let mut pools = self.pools();
         let Some(gpu) = self.gpus.get(live.gpu) else {
@@ -161,7 +158,7 @@ impl Process {
         self.pools_changed.store(true, Ordering::Relaxed);
     }
 
-    /// The driver is about to destroy a pool: from now on it is not asked about it, and no question is under way.
+    /// The driver is about to destroy a pool: waits for queries about it, and prevents new ones.
     pub(crate) fn pool_ends(&self, handle: Handle) -> Option<u64> {
         let mut pools = self.pools();
         let pool = pools.by_handle(handle)?;
@@ -207,7 +204,7 @@ impl Process {
         Some(answer)
     }
 
-    /// Asks the driver what each pool holds now and charges that.
+    /// Asks the driver for each pool's present memory and charges it.
     pub(crate) fn refresh_pools(&self) {
         self.pools_changed.store(false, Ordering::Relaxed);
         let known: Vec<(u64, u64)> = self
@@ -244,17 +241,16 @@ impl Process {
                 ledger.force(holds - pool.charged);
             }
             pool.charged = holds;
-            // What is freed and not yet given back goes at a later synchronisation.
+            // Freed memory that is not released yet goes at a later synchronisation.
             if holds > gpu.rounded(pool.used) {
                 self.pools_changed.store(true, Ordering::Relaxed);
             }
         }
     }
 
-    /// Before a refusal: has the GPU's pools give back what they hold unused, as the driver does
-    /// when it runs short itself.
+    /// Before a refusal: makes the GPU's pools release unused memory, as the driver does when it runs short itself.
     pub(crate) fn squeeze_pools(&self, gpu: usize) {
-        // Nothing that a capture could stumble over.
+        // A capture must not see these calls.
         if any_capture() {
             return;
         }

@@ -1,6 +1,6 @@
-//! Ways through the proxy for entry points that it does not hook: mark the thread, look whether the
-//! claim holds its GPU, call, clear the mark. Every argument reaches the driver as the program set it; only `rax` and
-//! `r11` are used, which hold no argument of a function with a fixed number of them.
+//! Paths through the proxy for entry points without a hook: mark the thread, check that the claim has its GPU, call,
+//! clear the mark. Every argument reaches the driver unchanged; only `rax` and `r11` are used, which hold no argument
+//! of a function with a fixed number of them.
 
 use std::{
     ffi::c_void,
@@ -15,13 +15,13 @@ use crate::{
     table::{self, passed},
 };
 
-/// Bits of a number handed to [`resolve`]: the entry needs the GPU; nothing is marked, because the trampoline does not
-/// come back; it waits for nothing.
+/// Bits of a number passed to [`resolve`]: the entry needs the GPU; the trampoline does not come back, so nothing is
+/// marked; it never waits.
 pub(crate) const NEEDS_GPU: u32 = 1 << 31;
 pub(crate) const UNMARKED: u32 = 1 << 30;
 pub(crate) const FREE: u32 = 1 << 29;
 
-/// What a trampoline calls when its quick look did not suffice, and where the thread's mark is.
+/// The function that a trampoline calls when its quick look did not suffice, and the place of the thread's mark.
 #[repr(C)]
 struct Resolved {
     call: *mut c_void,
@@ -82,8 +82,8 @@ extern "C" fn refused() -> CuResult {
     process::with(process::Process::not_granted).unwrap_or(NOT_FOUND)
 }
 
-/// Called with the entry's number in `eax` and everything else as the program set it; gives the function in `rax` and
-/// the place of the mark in `r11`.
+/// Called with the entry's number in `eax` and all else unchanged; returns the function in `rax` and the place of the
+/// mark in `r11`.
 #[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]
 pub(crate) extern "C" fn slow() {
@@ -134,10 +134,10 @@ pub(crate) extern "C" fn slow() {
     );
 }
 
-/// One trampoline: `ask` marks the thread and calls, `work` also looks whether the claim holds its GPU, `free` jumps,
-/// `plain` looks at the gate and jumps (an old loader's descriptor call may touch vector registers). All but `free`
-/// wait while the claim is detached. The wide ones bring sixteen words of the caller's stack along: no entry has more
-/// arguments there, and whoever calls has that much stack above.
+/// One trampoline: `ask` marks the thread and calls, `work` also checks that the claim has its GPU, `free` jumps,
+/// `plain` checks the gate and jumps (an old loader's descriptor call may touch vector registers). All but `free` wait
+/// while the claim is detached. The wide ones copy sixteen words of the caller's stack: no entry has more arguments
+/// there, and every caller has that much stack above.
 #[cfg(target_arch = "x86_64")]
 macro_rules! trampoline {
     (ask $name:ident) => {
@@ -174,7 +174,7 @@ macro_rules! trampoline {
         ]);
     };
     (@jump $name:ident, $flags:expr, [$($first:literal,)*]) => {
-        /// Passes the driver's function of this name on.
+        /// Passes on to the driver's function of this name.
         #[unsafe(no_mangle)]
         #[unsafe(naked)]
         pub extern "C" fn $name() {
@@ -198,7 +198,7 @@ macro_rules! trampoline {
         }
     };
     (@call $name:ident, $flags:expr, [$($look:literal,)*], [$($before:literal,)*], [$($after:literal,)*]) => {
-        /// Passes the driver's function of this name on.
+        /// Passes on to the driver's function of this name.
         #[unsafe(no_mangle)]
         #[unsafe(naked)]
         pub extern "C" fn $name() {
@@ -270,11 +270,10 @@ macro_rules! passed {
             $($name),*
         }
 
-        /// Every name that has a trampoline.
+        /// All names with a trampoline.
         pub const NAMES: &[&str] = &[$(stringify!($name)),*];
 
-        /// The driver's functions of these names; null before they were looked for and where this
-        /// driver has none.
+        /// The driver's functions of these names; null before the look-up and if this driver has none.
         pub(crate) static ORIGINALS: [AtomicPtr<c_void>; NAMES.len()] =
             [const { AtomicPtr::new(ptr::null_mut()) }; NAMES.len()];
 

@@ -1,6 +1,6 @@
-/* A driver for the tests of the proxy: as small as they allow, with the habits of the real one that
- * matter to it. Memory is addresses only. What is in use on each of its two GPUs, and the most that
- * ever was, stand in a file shared by all processes (FAKE_BOARD), written at every step. */
+/* A minimal driver for the proxy's tests, with the habits of the real driver that matter to the proxy. Memory is only
+ * addresses. The memory in use on each of its two GPUs, and the peak, are in a file that all processes share
+ * (FAKE_BOARD), updated at every step. */
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdint.h>
@@ -65,7 +65,7 @@ static struct alloc *find(uint64_t at) {
   for (int i = 0; i < alloc_count; i++) if (allocs[i].kind && allocs[i].kind != PHYS && allocs[i].at == at) return &allocs[i];
   return NULL;
 }
-/* A block of small ones goes back with the last that lies in it. */
+/* A block of small allocations is returned with its last allocation. */
 static void drop(struct alloc *a) {
   int kind = a->kind;
   a->kind = 0;
@@ -98,7 +98,7 @@ API R cuDriverGetVersion(int *v) { *v = 13000; return OK; }
 API R cuDeviceGetCount(int *n) { if (!ready) return UNINIT; *n = 2; return OK; }
 API R cuDeviceGet(int *d, int i) { if (i < 0 || i > 1) return 101; *d = i; return OK; }
 API R cuDeviceGetUuid_v2(char *uuid, int d) {
-  /* The environment may turn the order round, as CUDA_VISIBLE_DEVICES does. */
+  /* FAKE_REVERSED reverses the order of the GPUs, as CUDA_VISIBLE_DEVICES can. */
   memset(uuid, getenv("FAKE_REVERSED") ? 0x12 - d : 0x11 + d, 16);
   return OK;
 }
@@ -215,7 +215,7 @@ API R cuMemFree_v2(uint64_t p) {
   if (a) {
     int pooled = a->kind == POOLED, pool = a->pool;
     drop(a);
-    if (pooled) { /* A synchronous free: the pool gives back whole chunks at once. */
+    if (pooled) { /* On a synchronous free the pool returns whole chunks at once. */
       struct pool *q = &pools[pool];
       q->used -= q->freed; q->freed = 0;
       uint64_t keep = (q->used + CHUNK - 1) / CHUNK * CHUNK;
@@ -226,7 +226,7 @@ API R cuMemFree_v2(uint64_t p) {
   return r;
 }
 
-static void settle(void) { /* What a synchronisation does to pools without a release threshold. */
+static void settle(void) { /* A synchronisation trims pools without a release threshold. */
   for (int i = 0; i < 16; i++) {
     struct pool *q = &pools[i];
     q->used -= q->freed; q->freed = 0;
@@ -294,7 +294,7 @@ API R cuMemPoolTrimTo(H pool, size_t keep_min) {
 API R cuMemPoolGetAttribute(H pool, int attribute, void *value) {
   if (attribute != 5) return INVALID;
   if (getenv("FAKE_SLOW_POOLS")) usleep(200000);
-  if ((struct pool *)pool > pools + 1 && !((struct pool *)pool)->alive) abort(); /* As good as the driver's own: it follows the handle. */
+  if ((struct pool *)pool > pools + 1 && !((struct pool *)pool)->alive) abort(); /* The real driver crashes: it dereferences the handle. */
   *(uint64_t *)value = ((struct pool *)pool)->reserved;
   return OK;
 }
@@ -302,7 +302,7 @@ API R cuStreamSynchronize(H s) { (void)s; pthread_mutex_lock(&lock); settle(); p
 API R cuStreamSynchronize_ptsz(H s) { return cuStreamSynchronize(s); }
 API R cuCtxSynchronize(void) { return cuStreamSynchronize(NULL); }
 
-/* Physical memory: the handle is its index, references counted as the driver does. */
+/* Physical memory: the handle is an index, with a reference count as in the driver. */
 static struct { int refs, gpu; uint64_t bytes; } phys[64];
 static struct { uint64_t at, bytes; int phys; } maps[64];
 static void unref(int i) { if (!--phys[i].refs) { if (phys[i].gpu >= 0) give(phys[i].gpu, phys[i].bytes); phys[i].bytes = 0; } }
@@ -347,14 +347,14 @@ API R cuLaunchKernelEx(const void *cfg, H f, void **p, void **x) { (void)cfg; (v
 API R cuLaunchCooperativeKernel(H f, unsigned a, unsigned b, unsigned c, unsigned d, unsigned e, unsigned g, unsigned s, H st, void **p) {
   return cuLaunchKernel(f, a, b, c, d, e, g, s, st, p, NULL);
 }
-/* Younger than the proxy's table. */
+/* Newer than the proxy's table. */
 API R cuFromTheFuture(int x) { return x + 1; }
 
 API R cuGetProcAddress_v2(const char *name, void **out, int version, uint64_t flags, int *status);
 API R cuGetProcAddress(const char *name, void **out, int version, uint64_t flags) {
   return cuGetProcAddress_v2(name, out, version, flags, NULL);
 }
-/* Things of other drivers: a number, and of an object that is 0 nothing. */
+/* Objects of other drivers: the handle is the object's number; 0 is invalid. */
 static R foreign(H *out, uint64_t of) { if (!out || !of) return INVALID; calls++; *out = (H)of; return OK; }
 API R cuImportExternalMemory(H *out, const void *of) { return foreign(out, (uint64_t)of); }
 API R cuImportExternalSemaphore(H *out, const void *of) { return foreign(out, (uint64_t)of); }

@@ -1,5 +1,5 @@
-/* As much of NVML as one GPU needs that the claim has, or with FAKE_NVML_MIG one that has the claim's instance. What it
- * says of the GPU's memory is FAKE_NVML_CODE, and FAKE_NVML_USED bytes of 64 GiB. */
+/* A minimal NVML with the claim's one GPU, or with FAKE_NVML_MIG the GPU of the claim's one instance. For memory it
+ * returns the code FAKE_NVML_CODE (on the GPU) and FAKE_NVML_USED bytes in use of 64 GiB. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -43,7 +43,7 @@ static int memory(void *device, uint64_t *total, uint64_t *free_, uint64_t *used
 EXPORT int nvmlDeviceGetMemoryInfo(void *device, uint64_t *info) { return memory(device, info, info + 1, info + 2); }
 
 EXPORT int nvmlDeviceGetMemoryInfo_v2(void *device, uint64_t *info) {
-    /* The version has to be that of the structure. */
+    /* The version must be that of the structure. */
     if ((uint32_t)info[0] != (40 | 2u << 24)) return 25;
     info[2] = 0;
     return memory(device, info + 1, info + 3, info + 4);

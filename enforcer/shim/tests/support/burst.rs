@@ -1,4 +1,4 @@
-//! Many launches in a row, by one thread or several.
+//! Many consecutive launches, by one or several threads.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
@@ -14,7 +14,7 @@ fn launch(cuda: &Library, function: u64, stream: u64) -> i32 {
     ))
 }
 
-/// Launches so many times and waits for the stream; gives the microseconds that it took.
+/// Launches `count` times and waits for the stream; returns the time in microseconds.
 pub(super) fn burst(cuda: &Library, function: u64, stream: u64, count: u64, to: *mut u64) -> i32 {
     let begun = Instant::now();
     for _ in 0..count {
@@ -29,8 +29,8 @@ pub(super) fn burst(cuda: &Library, function: u64, stream: u64, count: u64, to: 
     code
 }
 
-/// Launches so many times, with at most two batches in flight as a program that reads results has; gives the microseconds
-/// that it took.
+/// Launches `count` times, with at most two batches in flight, like a program that reads results; returns the time in
+/// microseconds.
 pub(super) fn flood(
     cuda: &Library,
     function: u64,
@@ -60,7 +60,7 @@ pub(super) fn flood(
     code
 }
 
-/// The same by several threads, each on a stream of its own; gives the microseconds of all together.
+/// The same by several threads, each on a stream of its own; returns the total time in microseconds.
 pub(super) fn threads(
     cuda: &Library,
     context: usize,
@@ -98,14 +98,14 @@ extern "C" fn note(_signal: i32) {
     HEARD.fetch_add(1, Ordering::SeqCst);
 }
 
-/// From now on SIGUSR1 is counted.
+/// Counts SIGUSR1 from now on.
 pub(super) fn heed() -> i32 {
     // SAFETY: the handler only counts.
     let old = unsafe { libc::signal(libc::SIGUSR1, note as *const () as libc::sighandler_t) };
     i32::from(old == libc::SIG_ERR)
 }
 
-/// How often it came.
+/// Number of SIGUSR1 so far.
 pub(super) fn heard() -> u64 {
     HEARD.load(Ordering::SeqCst)
 }
@@ -114,14 +114,14 @@ extern "C" fn sleep(ms: *mut std::ffi::c_void) {
     std::thread::sleep(std::time::Duration::from_millis(ms as u64));
 }
 
-/// A host function that holds up a stream for so many milliseconds.
+/// A host function that holds up a stream for this many milliseconds.
 pub(super) fn hold(cuda: &Library, stream: u64, ms: u64) -> i32 {
     call!(cuda, "cuLaunchHostFunc", (
         stream => u64, sleep => extern "C" fn(*mut std::ffi::c_void), ms => u64
     ))
 }
 
-/// Exits in one of several ways while launches are on the GPU; with code 7 where the way has one.
+/// Exits in one of several ways while launches are on the GPU; with code 7 if the way has one.
 pub(super) fn exit_by(
     cuda: &Library,
     context: usize,
@@ -130,7 +130,7 @@ pub(super) fn exit_by(
     stream: u64,
 ) -> i32 {
     if way == "thread" {
-        // One that is in a call nearly all the time.
+        // A thread that is nearly always in a call.
         let library = cuda.0 as usize;
         std::thread::spawn(move || {
             let cuda = Library(library as Raw);

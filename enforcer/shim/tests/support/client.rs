@@ -1,5 +1,5 @@
-//! The program: reads orders from stdin, calls the driver, answers on stdout. It knows nothing of
-//! the shim; it opens libcuda.so.1 as every program does.
+//! The program: reads orders from stdin, calls the driver, answers on stdout. It does not know of the shim; it opens
+//! libcuda.so.1 like every program.
 
 use std::{
     collections::BTreeMap,
@@ -16,7 +16,7 @@ use super::burst;
 
 pub(super) type Raw = *mut c_void;
 
-/// The driver's library, as the program sees it.
+/// The driver's library as the program sees it.
 pub(crate) struct Library(pub(super) Raw);
 
 impl Library {
@@ -53,7 +53,7 @@ macro_rules! call {
 
 pub(super) use call;
 
-/// Runs until stdin ends, if the environment says that this process is the client.
+/// If the environment makes this process the client, runs until stdin ends.
 pub(crate) fn run() {
     if std::env::var_os("SHIM_TEST_CLIENT").is_none() {
         println!("skipped: runs as a child of another test only");
@@ -72,8 +72,8 @@ pub(crate) fn run() {
     }
 }
 
-/// Loads the driver's library so many times more, each in a namespace of the linker of its own, and takes memory
-/// through each copy until one refuses; the last refusal and the bytes that were got.
+/// Loads this many further copies of the driver's library, each in a linker namespace of its own, and allocates through
+/// each until it refuses; returns the last refusal and the total bytes.
 fn copies(count: u64, bytes: u64) -> (i32, u64) {
     let (mut taken, mut last) = (0, 0);
     for _ in 0..count {
@@ -157,7 +157,7 @@ fn order(cuda: &Library, context: &mut usize, words: &[&str]) -> (i32, u64) {
             call!(cuda, "cuMemAllocAsync_ptsz", (to => *mut u64, number(1) => u64, 0 => u64))
         }
         "pool" => {
-            // Location: device; the rest of the properties is zero.
+            // Location: device; all other properties are zero.
             let props: [i32; 22] = std::array::from_fn(|at| match at {
                 0 | 2 => 1,
                 3 => number(1) as i32,
@@ -265,7 +265,7 @@ fn order(cuda: &Library, context: &mut usize, words: &[&str]) -> (i32, u64) {
             0 => u64, 0 => u64
         )),
         "current" => call!(cuda, "cuCtxSetCurrent", (number(1) => u64)),
-        // Whether the look-up of a name gives the library's own symbol of another.
+        // Whether the look-up of a name returns the library's own symbol of another.
         "route" => {
             let name = CString::new(words[1]).unwrap();
             let code = call!(cuda, "cuGetProcAddress_v2", (
@@ -286,7 +286,7 @@ fn order(cuda: &Library, context: &mut usize, words: &[&str]) -> (i32, u64) {
         }
         "globals" => globals(),
         "tamper" => tamper(),
-        // Closes the library for good, as far as the program can, and opens it again.
+        // Closes the library for good, as far as a program can, and opens it again.
         "reload" => {
             // SAFETY: the only handle of this program; the next line opens it anew.
             let closed = unsafe { libc::dlclose(cuda.0) };
@@ -399,7 +399,7 @@ fn order(cuda: &Library, context: &mut usize, words: &[&str]) -> (i32, u64) {
             }
         }
         "array_destroy" => call!(cuda, "cuArrayDestroy", (number(1) => u64)),
-        // Physical memory that only a mapping holds: made, mapped, its handle given back.
+        // Physical memory that only a mapping holds: created, mapped, its handle released.
         "mapped" => mapped(cuda, number(1), number(2) as i32, to),
         "unmapped" => {
             let at = number(1);
@@ -434,7 +434,7 @@ fn order(cuda: &Library, context: &mut usize, words: &[&str]) -> (i32, u64) {
                 .count() as u64;
             0
         }
-        // Becomes the same program anew, as a launcher becomes what it launches.
+        // Executes the same program again, as a launcher does.
         "exec" => {
             let own = std::env::current_exe().unwrap();
             // The answer comes first: the next order must not be read before the exec.
@@ -477,7 +477,7 @@ fn order(cuda: &Library, context: &mut usize, words: &[&str]) -> (i32, u64) {
             out = figures[at[kinds.iter().position(|kind| *kind == what).unwrap()]];
             code
         }
-        // Index of the device that is found by the UUID of the device with an index.
+        // Index of the device found by the UUID of the device with this index.
         "nvml_index" => {
             let mut index = u32::MAX;
             let device = nvml_device(number(1) as u32);
@@ -493,7 +493,7 @@ fn order(cuda: &Library, context: &mut usize, words: &[&str]) -> (i32, u64) {
                 uuid.as_ptr() => *const libc::c_char, to => *mut u64
             ))
         }
-        // With room for so many processes: their number, or how many there are.
+        // The number of processes; the argument is the room for them.
         "nvml_processes" => {
             let mut count = number(2) as u32;
             let mut found = vec![[0_u64; 3]; count as usize];
@@ -555,7 +555,7 @@ fn order(cuda: &Library, context: &mut usize, words: &[&str]) -> (i32, u64) {
     (code, out)
 }
 
-/// 0 if the library has left alone what belongs to the whole process.
+/// 0 if the library has not touched process-wide state.
 fn globals() -> i32 {
     // SAFETY: sets and resets the mask; reads dispositions.
     unsafe {
@@ -565,8 +565,8 @@ fn globals() -> i32 {
         for signal in 1..32 {
             let mut action: libc::sigaction = std::mem::zeroed();
             let asked = libc::sigaction(signal, std::ptr::null(), &raw mut action);
-            // Rust's own: SIGSEGV and SIGBUS for stack overflows. What is ignored was inherited (nohup, a shell's
-            // background) or is Rust's SIGPIPE.
+            // Rust's own: SIGSEGV and SIGBUS for stack overflows. Ignored signals were inherited (nohup, a shell's
+            // background) or are Rust's SIGPIPE.
             let own = [libc::SIGSEGV, libc::SIGBUS].contains(&signal);
             let untouched = [libc::SIG_DFL, libc::SIG_IGN].contains(&action.sa_sigaction);
             if asked == 0 && !own && !untouched {
@@ -577,7 +577,7 @@ fn globals() -> i32 {
     }
 }
 
-/// 0 if the claim's pages can be neither resized nor, where they are the service's, written.
+/// 0 if the claim's pages can neither be resized nor, for the service's own, be written.
 fn tamper() -> i32 {
     let mut found = 0;
     for entry in std::fs::read_dir("/proc/self/fd").unwrap().flatten() {
@@ -594,7 +594,7 @@ fn tamper() -> i32 {
             found += 1;
         }
     }
-    // A mapping of the limits may not become writable.
+    // A mapping of the limits must not become writable.
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     for line in maps.lines().filter(|line| line.contains("/GPU-")) {
         let start = usize::from_str_radix(line.split('-').next().unwrap(), 16).unwrap();
@@ -626,8 +626,7 @@ fn scribble() -> i32 {
     i32::from(pages == 0)
 }
 
-/// Loads a kernel that does nothing.
-/// The address of a variable of a module or library, which is `managed` or not.
+/// Loads a module or library with a variable, which is `managed` or not, and returns its address.
 fn variable(cuda: &Library, of: &str, kind: &str, to: *mut u64) -> i32 {
     let space = match kind {
         "managed" => ".global .attribute(.managed)",
@@ -676,7 +675,8 @@ fn kernel(cuda: &Library, code: &CStr, to: *mut u64) -> i32 {
     ))
 }
 
-/// The same as a kernel of a library, which is no function of any context; found by name or, every other time, among all.
+/// The same as a kernel of a library, which is not a function of any context; found by name or, every other time, among
+/// all.
 fn library_kernel(cuda: &Library, local: u64, to: *mut u64) -> i32 {
     static AMONG_ALL: AtomicU64 = AtomicU64::new(0);
     let code = code(local);
@@ -696,10 +696,10 @@ fn library_kernel(cuda: &Library, local: u64, to: *mut u64) -> i32 {
     ))
 }
 
-/// From now on kernels come with the runtime by which they can start others.
+/// Kernels contain the runtime for starting others from now on.
 static RUNTIME: AtomicBool = AtomicBool::new(false);
 
-/// A kernel for which the simulated driver works for long in the call of its launch: so many turns of a loop.
+/// A kernel whose launch call keeps the simulated driver busy: this many turns of a loop.
 fn slow(turns: u64) -> CString {
     let code = format!(
         ".version 7.0\n.target sm_50\n.address_size 64\n.visible .entry idle() {{ .reg .b32 %r<2>; .reg .pred %p<2>;\n\
@@ -708,7 +708,7 @@ fn slow(turns: u64) -> CString {
     CString::new(code).unwrap()
 }
 
-/// The kernel `idle`, which does nothing, with so many bytes of local memory for each thread.
+/// The kernel `idle`, which does nothing, with this many bytes of local memory for each thread.
 fn code(local: u64) -> CString {
     let local = match local {
         0 => String::new(),
@@ -723,7 +723,7 @@ fn code(local: u64) -> CString {
     CString::new(code).unwrap()
 }
 
-/// Ends the process in order while its threads are in the driver.
+/// Exits regularly while its threads are in the driver.
 fn leave(cuda: &Library, context: usize) -> i32 {
     let library = cuda.0 as usize;
     for _ in 0..4 {
@@ -741,7 +741,7 @@ fn leave(cuda: &Library, context: usize) -> i32 {
     std::process::exit(0);
 }
 
-/// Length of each mapping that `mapped` made.
+/// Length of each mapping made by `mapped`.
 static MAPPED: Mutex<BTreeMap<u64, u64>> = Mutex::new(BTreeMap::new());
 
 fn mapped(cuda: &Library, bytes: u64, device: i32, to: *mut u64) -> i32 {
@@ -793,7 +793,7 @@ fn launch(cuda: &Library, name: &str) -> i32 {
     ))
 }
 
-/// Arguments that the driver must judge; all must come back with its own error.
+/// Arguments that the driver must check; all must return its own error.
 fn null(cuda: &Library) -> i32 {
     let mut value = 0_u64;
     let at = &raw mut value;
@@ -813,8 +813,7 @@ fn null(cuda: &Library) -> i32 {
     call!(cuda, "cuMemFree_v2", (0 => u64))
 }
 
-/// A child that goes on without exec: what it allocates is not the parent's. Gives the child's exit
-/// code.
+/// A child without exec: its allocations are not the parent's. Returns the child's exit code.
 fn fork(cuda: &Library) -> i32 {
     // SAFETY: the child calls only the driver and exits.
     let child = unsafe { libc::fork() };
@@ -839,8 +838,7 @@ fn fork(cuda: &Library) -> i32 {
     libc::WEXITSTATUS(status)
 }
 
-/// Allocates pieces until one is refused, gives all back, and that many times over. 0 if every
-/// refusal was "out of memory".
+/// Allocates pieces until a refusal, frees all, and repeats. 0 if every refusal was "out of memory".
 fn fill(cuda: &Library, piece: u64, rounds: u64) -> i32 {
     for _ in 0..rounds {
         let mut held = Vec::new();
@@ -862,8 +860,7 @@ fn fill(cuda: &Library, piece: u64, rounds: u64) -> i32 {
     0
 }
 
-/// Several threads allocate and free all families at once; the number is how many allocations were
-/// made.
+/// Several threads allocate and free all families at once; the number counts the allocations.
 fn threads(cuda: &Library, context: usize, count: u64, rounds: u64, out: *mut u64) -> i32 {
     let made = AtomicU64::new(0);
     let failed = AtomicU64::new(0);

@@ -1,5 +1,5 @@
-//! A claim in miniature: a desk at which processes register, a driver, and a program that does what
-//! it is told through the driver's interface.
+//! A claim in miniature: a desk at which processes register, a driver, and a program that makes driver calls on
+//! command.
 
 #![allow(
     clippy::unwrap_used,
@@ -45,7 +45,7 @@ pub(crate) fn uuid(gpu: usize) -> GpuUuid {
     GpuUuid([0x11 + gpu as u8; 16])
 }
 
-/// One GPU of the claim, as the service holds it.
+/// A GPU of the claim on the service's side.
 pub(crate) struct Held {
     pub(crate) uuid: GpuUuid,
     pub(crate) limits: LimitsFile,
@@ -63,8 +63,8 @@ pub(crate) struct Desk {
 }
 
 impl Desk {
-    /// A claim with the given cap on each of the fake GPUs named, the shim staged before the fake
-    /// driver, and the service's side of the socket.
+    /// A claim with this cap on each of these fake GPUs, the shim staged before the fake driver, and the service's side
+    /// of the socket.
     pub(crate) fn open(gpus: &[(usize, u64)]) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let driver = build_fake(directory.path());
@@ -75,7 +75,7 @@ impl Desk {
         )
     }
 
-    /// The same before a driver that has NVML.
+    /// The same with a driver that has NVML.
     pub(crate) fn with_nvml(gpus: &[(usize, u64)]) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let driver = build_fake(directory.path());
@@ -87,7 +87,7 @@ impl Desk {
         )
     }
 
-    /// The same before any driver, with UUID, cap and context overhead of each GPU.
+    /// The same with any driver, with UUID, cap and context overhead of each GPU.
     pub(crate) fn before(
         directory: tempfile::TempDir,
         driver: &Path,
@@ -133,7 +133,7 @@ impl Desk {
         desk
     }
 
-    /// From now on the shim is the one that a launcher puts in the fake driver's place.
+    /// Changes the shim to the one that a launcher puts in the fake driver's place.
     pub(crate) fn be_strict(&self) {
         let directory = self.directory.path();
         let driver = directory.join("real/libcuda.so.1");
@@ -154,7 +154,7 @@ impl Desk {
         let listener = UnixListener::bind(self.socket()).unwrap();
         let (held, count) = (Arc::clone(&self.held), Arc::clone(&self.registrations));
         let (last, refuse) = (Arc::clone(&self.last), Arc::clone(&self.refuse));
-        // Ends with the test process; nothing waits for it.
+        // Ends with the test process.
         thread::spawn(move || {
             for stream in listener.incoming() {
                 let Ok(mut stream) = stream else { return };
@@ -176,17 +176,17 @@ impl Desk {
         });
     }
 
-    /// From now on nobody is a member.
+    /// Refuses membership to everybody from now on.
     pub(crate) fn refuse_all(&self) {
         self.refuse_with("no_claim");
     }
 
-    /// From now on everybody is refused with this word.
+    /// Refuses everybody with this code from now on.
     pub(crate) fn refuse_with(&self, code: &'static str) {
         *self.refuse.lock().unwrap() = Some(code);
     }
 
-    /// What the members say of themselves on the claim's n-th GPU.
+    /// The members' figures on the claim's n-th GPU.
     pub(crate) fn slots(&self, nth: usize) -> Vec<SlotView> {
         self.held.lock().unwrap()[nth].usage.read_slots(GPU_BYTES)
     }
@@ -198,7 +198,7 @@ impl Desk {
             .charged_bytes(GPU_BYTES)
     }
 
-    /// Gives the slots of processes that are gone back, as the service does.
+    /// Frees the slots of dead processes, like the service.
     pub(crate) fn reap(&self, pid: u32) {
         for held in self.held.lock().unwrap().iter_mut() {
             let owners: Vec<_> = held.usage.owners().collect();
@@ -210,7 +210,7 @@ impl Desk {
         }
     }
 
-    /// Starts the program that does what it is told, with the shim in front.
+    /// Starts the program with the shim in front.
     pub(crate) fn client(&self) -> Client {
         self.client_with(&[])
     }
@@ -222,14 +222,14 @@ impl Desk {
         })
     }
 
-    /// The same of a script in Python, which answers as the program does.
+    /// The same for a Python script, which answers like the program.
     pub(crate) fn script(&self, text: &str) -> Client {
         let mut python = Command::new("python3");
         python.args(["-c", text]);
         Client::of(python, &self.directory.path().join("shim"))
     }
 
-    /// Bytes in use now, and most ever, on one of the fake GPUs: the driver's own figures.
+    /// Bytes in use now, and the highest so far, on one of the fake GPUs: the driver's own figures.
     pub(crate) fn board(&self, gpu: usize) -> (u64, u64) {
         let bytes = fs::read(self.directory.path().join("board")).unwrap();
         let word = |at: usize| u64::from_ne_bytes(bytes[at * 8..][..8].try_into().unwrap());
@@ -300,14 +300,13 @@ fn build_library(directory: &Path, name: &str) -> PathBuf {
     library
 }
 
-/// The program, from outside.
 pub(crate) struct Client {
     pub(crate) child: Child,
     input: Option<ChildStdin>,
     output: BufReader<ChildStdout>,
 }
 
-/// Longest that an answer may take.
+/// Longest wait for an answer.
 const PATIENCE_MS: i32 = 60_000;
 
 impl Client {
@@ -338,7 +337,7 @@ impl Client {
         }
     }
 
-    /// Tells the program to do something and does not wait for it.
+    /// Gives the program an order without waiting.
     pub(crate) fn tell(&mut self, order: &str) {
         writeln!(self.input.as_mut().unwrap(), "{order}").unwrap();
     }
@@ -374,7 +373,7 @@ impl Client {
         self.hear()
     }
 
-    /// Does what must succeed; gives the number.
+    /// Gives an order that must succeed; returns the number.
     pub(crate) fn must(&mut self, order: &str) -> u64 {
         let (code, value) = self.ask(order);
         assert_eq!(code, 0, "{order}");
@@ -391,14 +390,14 @@ impl Client {
         self.child.id()
     }
 
-    /// Ends the program in order; gives what it wrote to stderr.
+    /// Ends the program regularly; returns its stderr.
     pub(crate) fn end(self) -> String {
         let (status, said) = self.ends();
         assert!(status.success(), "{status:?}");
         said
     }
 
-    /// Ends with what it does last, and its input; gives how, and what it said to stderr.
+    /// Waits for the program's end after its last order; returns the status and its stderr.
     pub(crate) fn ends(mut self) -> (std::process::ExitStatus, String) {
         drop(self.input.take());
         let mut said = String::new();
@@ -407,7 +406,6 @@ impl Client {
         (self.child.wait().unwrap(), said)
     }
 
-    /// Ends it as `kill -9` does.
     pub(crate) fn kill(self) {
         drop(self);
     }
@@ -415,7 +413,7 @@ impl Client {
 
 impl Drop for Client {
     fn drop(&mut self) {
-        // Fails when it has ended already.
+        // Fails if it has ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,5 +1,5 @@
-//! Memory limits that the driver itself enforces on a control group: release 615 and later. Called from the thread of
-//! the GPU only, as everything of NVML.
+//! Memory limits that the driver itself enforces on a control group: release 615 and later. Like all of NVML, called
+//! from the GPU's thread only.
 #![allow(
     unsafe_code,
     reason = "functions newer than the bindings, looked up by name"
@@ -18,24 +18,24 @@ const NOT_SUPPORTED: u32 = 3;
 const NOT_FOUND: u32 = 6;
 const FUNCTION_NOT_FOUND: u32 = 13;
 
-/// What is wanted of a control group's limits.
+/// An operation on a control group's limits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LimitOrder {
-    /// Only whether there are such limits.
+    /// Only test whether such limits exist.
     Probe {
-        /// Directory of any control group but the top one.
+        /// Directory of any control group except the top.
         cgroup: PathBuf,
     },
-    /// This much is guaranteed and this much the most, in bytes.
+    /// Guaranteed and maximum bytes.
     Set {
         /// Directory of the control group.
         cgroup: PathBuf,
         /// Guaranteed.
         soft: u64,
-        /// The most.
+        /// Maximum.
         hard: u64,
     },
-    /// No limit any more: before the control group goes.
+    /// Remove the limit, before the control group is removed.
     Clear {
         /// Directory of the control group.
         cgroup: PathBuf,
@@ -46,20 +46,20 @@ pub enum LimitOrder {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LimitError {
-    /// The driver has no such limits, for this GPU at least.
+    /// The driver has no such limits, at least for this GPU.
     #[error("this driver has no memory limits for control groups (needs release 615 or later)")]
     Unsupported,
     /// NVML refused.
     #[error("NVML does not {verb} the memory limit of {cgroup}: error {code}")]
     Refused {
-        /// What was attempted.
+        /// The attempted action.
         verb: &'static str,
-        /// On what.
+        /// Path of the control group.
         cgroup: PathBuf,
         /// `nvmlReturn_t`.
         code: u32,
     },
-    /// The GPU gave no answer in time, or is not there.
+    /// The GPU did not answer in time, or does not exist.
     #[error("GPU {gpu} gave no answer about memory limits")]
     NoAnswer {
         /// NVML index.
@@ -89,7 +89,7 @@ const _: () = assert!(size_of::<SetLimits>() == 24 && size_of::<GetLimits>() == 
 type Set = unsafe extern "C" fn(*mut c_void, *mut SetLimits) -> u32;
 type Get = unsafe extern "C" fn(*mut c_void, *mut GetLimits) -> u32;
 
-/// Carries an order out on a GPU.
+/// Carries out an order on a GPU.
 pub(in crate::gpu) fn obey(
     library: &Path,
     device: &Device<'_>,
@@ -108,7 +108,7 @@ pub(in crate::gpu) fn obey(
     };
     match (order, code) {
         (_, SUCCESS) => Ok(()),
-        // It can tell, and there is none.
+        // The driver can tell, and there is no limit.
         (LimitOrder::Probe { .. }, NOT_FOUND) => Ok(()),
         (_, NOT_SUPPORTED | FUNCTION_NOT_FOUND) => Err(LimitError::Unsupported),
         (_, code) => Err(LimitError::Refused {
