@@ -1,4 +1,4 @@
-"""Writes the list in src/table.rs from the functions that the sources export and the CUDA headers' versions.
+"""Writes the list in src/table.rs from the functions that the sources export and their versions in the CUDA headers.
 
 Usage: python3 table.py DIRECTORY_OF_CUDA_HEADERS   (they are in the PyPI wheel nvidia-cuda-runtime)
 """
@@ -32,14 +32,14 @@ for n in sorted(names):
         missing.append(n); continue
     plain=sorted(v for v,k in vers[base] if k=='')
     twins=sorted(v for v,k in vers[base] if k)
-    # symbol generations that exist for the base, in order
+    # versions of the base symbol, in order
     if pt:
         lst=twins
     else:
         lst=plain
-    # generation index from end: the highest generation has the highest version
+    # counted from the end: the highest generation has the highest version
     gens=sorted({1}|{int(x) for x in re.findall(r'\b'+base+r'_v(\d)\b',hdr)})
-    # drop generation 1 if typedef versions are fewer
+    # drop the oldest generations if the typedefs have fewer versions
     if len(gens)>len(lst): gens=gens[-len(lst):] if lst else []
     if gen not in gens or not lst:
         missing.append(n+' gens %s lst %s'%(gens,lst)); continue

@@ -1,7 +1,7 @@
-"""One program of the first hour: honest work on the first GPU that CUDA shows, measured by itself.
+"""A client program of the first hour: does and measures ordinary work on the first GPU that CUDA shows.
 
 It knows nothing of gshare. With PyTorch it does what PyTorch programs do; with --raw, or without PyTorch, it calls
-libcuda itself. Each command prints lines for people, and one that begins with `= ` with the same as JSON.
+libcuda directly. Each command prints lines for people, and one line that begins with `= ` with the same as JSON.
 Needs Python 3.9.
 """
 
@@ -30,7 +30,7 @@ def quantile(values, part):
 
 
 class Nvml:
-    """What NVML says of this process and of the GPU's users."""
+    """NVML's memory and utilisation figures of processes on the GPU."""
 
     class Process(ctypes.Structure):
         _fields_ = [("pid", ctypes.c_uint), ("bytes", ctypes.c_ulonglong), ("parts", ctypes.c_uint * 2)]
@@ -45,13 +45,13 @@ class Nvml:
         try:
             self.library = ctypes.CDLL("libnvidia-ml.so.1")
             self.library.nvmlInit_v2()
-            # The order of NVML is that of the bus, which is CUDA's where CUDA_DEVICE_ORDER says so.
+            # NVML orders GPUs by bus, as CUDA does with CUDA_DEVICE_ORDER=PCI_BUS_ID.
             self.library.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(self.device))
         except OSError:
             self.library = None
 
     def bytes_of(self, pid):
-        """Bytes of a process; None where NVML does not list it, or not its bytes."""
+        """Bytes of a process; None if NVML does not list the process or its bytes."""
         if not self.library:
             return None
         count, found = ctypes.c_uint(256), (self.Process * 256)()
@@ -64,7 +64,7 @@ class Nvml:
         return None
 
     def samples(self, since):
-        """Code, duration in milliseconds, and the samples of each process's time."""
+        """NVML's code, the call's duration in milliseconds, and samples of each process's utilisation."""
         count, found = ctypes.c_uint(256), (self.Sample * 256)()
         started = time.perf_counter()
         code = self.library.nvmlDeviceGetProcessUtilization(
@@ -79,9 +79,9 @@ class Failed(Exception):
 
 
 class Cuda:
-    """libcuda by ctypes: as much of it as programs of this page need."""
+    """The part of libcuda that this file needs, through ctypes."""
 
-    # A loop that no compiler leaves out, so often as the argument says; the result is kept if it is 0, which it is not.
+    # A loop of `rounds`. No compiler removes it, since it stores its result if that equals a constant.
     PTX = """.version 7.0
 .target sm_50
 .address_size 64
@@ -165,7 +165,7 @@ ret;
             name = f"spin_{us}us".encode()
             self.call("cuModuleGetFunction", ctypes.byref(kernel), self.module, ctypes.c_char_p(name))
             self.kernels[us] = kernel
-        # On a simulated GPU the name says how long a kernel takes.
+        # On a simulated GPU the kernel's name says how long it takes.
         self.rounds = 0
         if "HOUR_SIMULATED" not in os.environ:
             self.rounds = 1000
@@ -174,7 +174,7 @@ ret;
             self.rounds = max(1, int(1000 * 1000 / max(took, 1)))
 
     def spin(self, us, stream=None, blocks=64):
-        """A kernel of about so many microseconds."""
+        """Launches a kernel of about `us` microseconds."""
         self.load()
         value = ctypes.c_uint(self.rounds * us // 1000)
         parameters = (ctypes.c_void_p * 1)(ctypes.addressof(value))
@@ -191,7 +191,7 @@ ret;
         return event
 
     def elapsed(self, part, flags=0):
-        """Microseconds between events around a part, as the driver says."""
+        """Microseconds between events before and after `part`, from the driver."""
         first, last, ms = self.event(), self.event(flags), ctypes.c_float()
         self.call("cuEventRecord", first, self.stream)
         part()
@@ -230,7 +230,7 @@ def facts():
 
 
 def memory():
-    """What NVML shows beyond what the program asked for, after each thing that programs do."""
+    """Memory that NVML shows beyond what the program asked for, after each thing that programs do."""
     nvml, rows = Nvml(), []
 
     def row(what, asked):
@@ -303,7 +303,7 @@ def memory():
 
 
 def events():
-    """How much more than the kernel a pair of events shows on an idle stream, and what waiting costs."""
+    """Measures what a pair of events adds to a kernel's time, and what waiting costs."""
     cuda = Cuda()
     short = os.environ.get("HOUR_SHORT")
     count = 20 if short else 400
@@ -339,7 +339,7 @@ def events():
         wakes[name] = [round(quantile(late, q)) for q in (0.5, 0.99)]
         print(f"waiting for an event, {name}: {wakes[name][0]} us late, 99 % {wakes[name][1]} us")
     started = time.perf_counter()
-    # As many as the driver queues without waiting.
+    # Few enough for the driver to queue without blocking.
     for _ in range(200):
         cuda.spin(10)
     launch = (time.perf_counter() - started) * 1e6 / 200
@@ -411,7 +411,7 @@ def raw_step(kind):
     other = cuda.new_stream()
 
     def step():
-        """A host function holds one stream up while another works on."""
+        """A host function blocks one stream while the other keeps working."""
         cuda.spin(10, other)
         cuda.call("cuLaunchHostFunc", other, nap, None)
         cuda.spin(10, other)
@@ -466,7 +466,7 @@ def utilisation(seconds):
 
 
 def ending(how):
-    """Ends with work on the GPU, in one of the ways in which programs end."""
+    """Exits with work still on the GPU, in one of several ways."""
     cuda = Cuda()
     for _ in range(300):
         cuda.spin(100)
@@ -490,7 +490,7 @@ def checksum(cuda, pointer, count):
 
 
 def hold(mib):
-    """Holds memory with known contents, works on, and says what it sees when it is asked."""
+    """Holds memory with known contents while it works; checks the contents at each line `check`."""
     count, lock = int(float(mib) * (1 << 20)) & ~3, threading.Lock()
     cuda, worst = Cuda(), [0.0]
     if RAW:
@@ -529,7 +529,7 @@ def hold(mib):
 
 
 def server():
-    """Starts as an inference server does: takes most of the memory that it is shown, then captures its graphs."""
+    """Starts like an inference server: takes 85 % of the free memory, then captures its graphs."""
     cuda, started = Cuda(), time.perf_counter()
     free, total = cuda.memory()
     cache, wanted = [], int(free * 0.85)

@@ -33,7 +33,7 @@ GSHARE = os.environ.get("HOUR_GSHARE", os.path.join(HERE, "gshare"))
 GROUP = f"gshare-hour-{os.getpid()}"
 LIST = os.environ.get("HOUR_LIST", os.path.join(HERE, "gshare-device"))
 CLIENT = [sys.executable, os.path.join(HERE, "client.py")] + RAW
-# A call must end within ten minutes, whatever hangs; what is left out is said.
+# A call must end within ten minutes, whatever hangs; it says what it leaves out.
 LIMIT = 240 if SHORT else 560
 END = time.monotonic() + LIMIT
 lines, programs = [], []
@@ -57,7 +57,7 @@ def left(most):
 
 
 def output(command, most=60, **options):
-    """Exit status (None: it took too long) and what a command prints."""
+    """A command's exit status (None after a timeout) and output."""
     try:
         done = subprocess.run(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=left(most), **options
@@ -76,7 +76,7 @@ def figures(text):
 
 
 class Program:
-    """A client that runs, perhaps in a claim."""
+    """A running client, in a claim or outside."""
 
     def __init__(self, words, claim=None, **environment):
         command = CLIENT + [str(word) for word in words]
@@ -87,12 +87,12 @@ class Program:
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors, bufsize=0,
             env=dict(os.environ, **environment), start_new_session=True,
         )
-        # What was read and not yet asked for. Lines are cut here: a buffered pipe keeps some back, and `select` sees none.
+        # Bytes read but not yet returned. Not a buffered pipe: `select` does not see what such a pipe holds back.
         self.text = b""
         programs.append(self)
 
     def line(self, start, most=120):
-        """The next line that starts so; None where it ends or takes too long."""
+        """The next line that begins with `start`; None if the client ends or takes too long."""
         until, ended = time.monotonic() + left(most), False
         while True:
             while b"\n" in self.text:
@@ -133,7 +133,7 @@ class Program:
 
 
 def together(programs, most=180):
-    """Results of programs that wait for each other before they begin."""
+    """Lets programs begin at the same time and returns their results."""
     ready = [program.line("ready", most) for program in programs]
     for program in programs:
         program.tell("go")
@@ -147,7 +147,7 @@ def pair(kind, seconds, claims):
 
 
 class Service:
-    """A service of this call's own, with everything below $OUT."""
+    """A private service for this call, with everything below $OUT."""
 
     def __init__(self, more=""):
         # The path of a socket has at most 107 bytes.
@@ -188,7 +188,7 @@ class Service:
     def __exit__(self, *_):
         for claim in claims():
             output([GSHARE, "release", claim["id"]], 10)
-        # A service that ends leaves MPS to those who use it.
+        # A service that ends leaves MPS running for its users.
         for gpu in os.listdir(self.mps) if os.path.isdir(self.mps) else []:
             output([GSHARE, "admin", "release", gpu], 30)
         self.process.send_signal(signal.SIGTERM)
@@ -198,7 +198,7 @@ class Service:
             self.process.kill()
             self.process.wait()
         self.log.close()
-        # It leaves its control groups, too.
+        # The service leaves its cgroups, too.
         for mount in ("/sys/fs/cgroup", "/sys/fs/cgroup/unified"):
             for group, _, _ in os.walk(f"{mount}/{GROUP}", topdown=False):
                 try:
@@ -226,7 +226,7 @@ def read(path):
 
 
 def the_list(names, most):
-    """What the list of checks says differs."""
+    """Runs the list of checks and prints those that differ."""
     if not os.path.exists(LIST):
         return say("The list of checks is not in the folder.\n")
     status, text = output([LIST] + names, most)
@@ -386,7 +386,7 @@ def checkpoint(mib, how, **environment):
 
 
 def bare_memory():
-    """MiB in use on the GPU, as nvidia-smi says."""
+    """MiB in use on the GPU, from nvidia-smi."""
     query = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
     status, text = output(query, 20)
     return text.strip().split("\n")[0] if status == 0 else "?"
@@ -430,7 +430,7 @@ def mps():
 CALLS = {"machine": machine, "shares": shares, "turns": turns, "detach": detach, "mps": mps}
 
 def too_late(_, frame):
-    """Ends a call that still hangs; what it started is ended on the way out."""
+    """Ends a call that hangs; `main` then ends the programs that it started."""
     signal.alarm(0)
     stood = "".join(traceback.format_stack(frame)[-4:])
     say(f"Stopped after {LIMIT + 10} s. It stood at:\n\n```\n{stood}```\n")
@@ -440,7 +440,7 @@ def too_late(_, frame):
 def main(call):
     os.makedirs(OUT, exist_ok=True)
     os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
-    # Caches of PyTorch and Triton; the home directory may be read-only.
+    # Caches of PyTorch, Triton and CUDA: here, since the home directory may be read-only.
     for name, place in [("TRITON_CACHE_DIR", "triton"), ("TORCHINDUCTOR_CACHE_DIR", "inductor"), ("CUDA_CACHE_PATH", "cuda")]:
         os.environ[name] = os.path.join(OUT, "cache", place)
     if SHORT:

@@ -1,10 +1,10 @@
-/* A program that needs little of a GPU, and its neighbours: ordinary users of the CUDA Driver API that know nothing of
- * whoever shares the GPU between them. `gshare bench gate` measures its light mixes with it, on the simulated driver as
- * on a real one; it needs a C compiler and, when it runs, libcuda.so.1.
+/* A light GPU program and its neighbours: ordinary programs of the CUDA Driver API that know nothing of gshare.
+ * `gshare bench gate` measures its light mixes with it, on the simulated driver and on a real one. It needs a C
+ * compiler and, at run time, libcuda.so.1.
  *
- * It prepares, prints `ready`, waits for a line on stdin, does steps for WARM_MS, prints `measures`, does its steps while
- * it measures, prints one line with what they took, and goes on in the same way, so that its neighbours keep their
- * company, until stdin is closed. */
+ * It prepares, prints `ready`, waits for a line on stdin, runs steps for WARM_MS, prints `measures`, measures its steps
+ * and prints one line with their times. Then it keeps running steps, so that its neighbours stay under load, until
+ * stdin is closed. */
 #define _GNU_SOURCE
 #include "cuda.h"
 
@@ -81,11 +81,11 @@ struct gpu {
 
 static struct gpu gpus[2];
 static unsigned long long per_ms;
-/* How many kernels of two GPUs have come to their meeting: in memory of the host that both reach. */
+/* Number of kernels that have reached a meeting of two GPUs, in host memory that both can access. */
 static unsigned *met;
 
-/* PTX with a kernel that mixes numbers for so long, and one that first waits until `want` have come. What is mixed is
- * stored if it is 0, which it never is; so no compiler leaves the loop out. */
+/* PTX with a kernel that mixes numbers for `us`, and one that first waits until `met` is at least `want`. Both store
+ * their result if it is 0, which it never is, so that no compiler removes the loop. */
 static void ptx(char *text, size_t size, unsigned long long us, unsigned long long meet_us) {
     const char *work = "";
     char loop[1024], meet[1024];
@@ -125,7 +125,7 @@ static void prepare(int count, unsigned long long us, unsigned long long meet_us
         int sms;
         DO(cuDeviceGet(&device, i));
         DO(cuDeviceGetAttribute(&sms, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device));
-        /* One block lasts as long as a full wave where the kernel does nothing. */
+        /* If the kernel does nothing, one block takes as long as a full wave. */
         g->blocks = per_ms ? sms : 1;
         DO(cuDevicePrimaryCtxSetFlags(device, CU_CTX_SCHED_BLOCKING_SYNC));
         DO(cuDevicePrimaryCtxRetain(&g->context, device));
@@ -176,7 +176,7 @@ static void after_decode(unsigned long long began) {
         sleep_until(began + arg[2] * 1000);
 }
 
-/* Two lanes, with an event behind each batch: the batch before the last one is waited for. */
+/* An event follows each batch; a step waits for the batch before the last. */
 static CUevent batches[2];
 static CUdeviceptr buffers[2];
 static void *pinned;
@@ -202,7 +202,7 @@ static void step_copy(unsigned long long at) {
     DO(cuEventRecord(batches[at % 2], lane));
 }
 
-/* A host function sleeps on the other stream whenever none does. */
+/* Whether a host function sleeps on the other stream; if none does, the next step starts one. */
 static volatile int asleep;
 
 static void sleeper(void *data) {
@@ -254,7 +254,7 @@ static void calibrate(void) {
             if (now_ns() - began < least)
                 least = now_ns() - began;
         }
-        /* So long that the launch itself hardly counts. */
+        /* Long enough that the launch itself hardly counts. */
         if (least > 20000000 || per_ms >> 40) {
             printf("%llu\n", per_ms * 1000000 / least);
             return;
@@ -267,8 +267,7 @@ static int compare(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* So long everything is at work before anything is measured: who shares a GPU between programs may need 200 ms to see
- * what they need. */
+/* Warm-up before measuring: gshare may need 200 ms to learn what programs need. */
 enum { WARM_MS = 500 };
 
 static const struct mode {
@@ -354,7 +353,7 @@ int main(int count, char **words) {
                 fflush(stdout);
             }
         }
-        /* A look at stdin now and then: it costs the program a call. */
+        /* Only every 5 ms, since a look at stdin costs the program a system call. */
         if (to - looked > 5000000) {
             looked = to;
             if (poll(&closed, 1, 0) > 0)

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-/// Calls a function of `libcuda.so.1`: `cu!(cuInit(0u32))` gives its result code. The types of the
-/// arguments must be those of the C function. A function that the driver lacks ends the check.
+/// Calls a function of `libcuda.so.1`: `cu!(cuInit(0u32))` returns its result code. The types of the arguments must be
+/// those of the C function. If the driver lacks the function, the check ends.
 #[macro_export]
 macro_rules! cu {
     ($name:ident($($arg:expr),* $(,)?)) => {{
@@ -108,34 +108,32 @@ impl Library {
     }
 }
 
-/// The address of a CUDA function; without it the check ends.
+/// The address of a CUDA function; if the driver lacks it, the check ends.
 pub(crate) fn cuda(name: &str) -> *mut c_void {
     CUDA.get(name)
 }
 
-/// The address of a CUDA function, if there is one.
 pub(crate) fn find_cuda(name: &str) -> Option<*mut c_void> {
     CUDA.find(name)
 }
 
-/// The address of an NVML function; without it the check ends.
+/// The address of an NVML function; if the driver lacks it, the check ends.
 pub(crate) fn nvml(name: &str) -> *mut c_void {
     NVML.get(name)
 }
 
-/// The address of an NVML function, if there is one.
 pub(crate) fn find_nvml(name: &str) -> Option<*mut c_void> {
     NVML.find(name)
 }
 
-/// The driver's name of a result code.
+/// The driver's name for a result code.
 pub(crate) fn error_name(code: u32) -> Option<String> {
     let f = CUDA.find("cuGetErrorName")?;
     let mut name: *const c_char = std::ptr::null();
     if (code, &raw mut name).call(f) != 0 || name.is_null() {
         return None;
     }
-    // SAFETY: the driver gave a C string that it keeps.
+    // SAFETY: the driver returned a C string that it keeps.
     Some(
         unsafe { CStr::from_ptr(name) }
             .to_string_lossy()

@@ -1,4 +1,4 @@
-//! The list.
+//! The list of checks.
 
 mod arrays;
 mod capture;
@@ -59,7 +59,7 @@ pub(crate) fn all() -> Vec<Check> {
     lists.into_iter().flatten().collect()
 }
 
-/// What a check's helper process does.
+/// Runs a check's helper process.
 pub(crate) fn role(args: &[String]) -> ExitCode {
     match args.first().map(String::as_str) {
         Some("ipc-memory") => ipc::read_and_write(&args[1..]),

@@ -1,9 +1,9 @@
-//! Checks of an NVIDIA driver against what the CUDA Driver API and NVML document.
+//! Checks an NVIDIA driver against the documentation of the CUDA Driver API and NVML.
 //!
-//! The program needs a driver and nothing else: it opens `libcuda.so.1` and `libnvidia-ml.so.1`
-//! and calls them by name. Every check runs in a process of its own, so that one that crashes,
-//! hangs or spoils its context does not touch the others. It runs unchanged on the simulated driver
-//! and on real GPUs; what it prints is a table of the differences to the documentation.
+//! The program needs only a driver: it opens `libcuda.so.1` and `libnvidia-ml.so.1` and calls them by name. Every check
+//! runs in a process of its own, so that a check that crashes, hangs or corrupts its context does not affect the
+//! others. The program runs unchanged on the simulated driver and on real GPUs. It prints a table of the differences
+//! from the documentation.
 #![allow(unsafe_code, reason = "calls C interfaces")]
 
 mod call;
@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use trial::{Check, Line};
 
-/// A check that takes longer than this hangs.
+/// A check that takes longer than this counts as hanging.
 const LIMIT: Duration = Duration::from_secs(60);
 
 const USAGE: &str = "\
@@ -30,28 +30,28 @@ prints what differs from the documentation. Ends with 0 if nothing differs.
   --list    only list the checks and their sources
   --probe   only tell what this machine allows (root, cgroups, MPS, counters)";
 
-/// Arguments with which this program becomes the list.
+/// Arguments with which this program runs the list.
 static BEFORE: OnceLock<Vec<String>> = OnceLock::new();
 
-/// This program again, as a helper.
+/// The command to run this program again, as a helper.
 pub(crate) fn own() -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap_or_default());
     command.args(BEFORE.get().into_iter().flatten());
     command
 }
 
-/// What the list found, in numbers.
+/// Results of the list, in numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
     /// Checks that ran.
     pub checks: u32,
-    /// Points in them.
+    /// Points in all checks.
     pub points: u32,
-    /// Checks in which everything was as documented.
+    /// Checks without a difference.
     pub passed: u32,
-    /// Those in which something was not.
+    /// Checks with a difference.
     pub different: u32,
-    /// Those that do not apply here.
+    /// Checks that do not apply here.
     pub skipped: u32,
 }
 
@@ -72,7 +72,7 @@ impl std::fmt::Display for Summary {
 }
 
 impl Summary {
-    /// Reads the line in which the list says it.
+    /// Parses the summary line of the list's output.
     #[must_use]
     pub fn parse(line: &str) -> Option<Self> {
         let numbers: Vec<u32> = line.split(' ').filter_map(|w| w.parse().ok()).collect();
@@ -90,7 +90,7 @@ impl Summary {
     }
 }
 
-/// Runs what the arguments ask for. Helpers are this program with `before` in front of their own arguments.
+/// Runs the command in the arguments. Helpers are this program with `before` in front of their own arguments.
 #[must_use]
 pub fn run(before: &[&str], args: &[String]) -> ExitCode {
     BEFORE.get_or_init(|| before.iter().map(|word| (*word).to_owned()).collect());

@@ -1,4 +1,4 @@
-//! The list as a program of its own, for machines without gshare.
+//! The list as a separate program, for machines without gshare.
 
 fn main() -> std::process::ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();

@@ -1,4 +1,4 @@
-//! What a machine allows: who runs this, which cgroups, which services of the driver.
+//! Facts about a machine: the user, cgroups, services of the driver.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -34,7 +34,7 @@ pub(crate) fn machine() -> String {
     line
 }
 
-/// The capabilities that this process has, of those that sharing a workstation needs.
+/// Which of the capabilities that gshare needs this process has.
 fn capabilities() -> String {
     const NEEDED: [(u32, &str); 6] = [
         (1, "dac_override"),
@@ -60,7 +60,7 @@ fn capabilities() -> String {
     }
 }
 
-/// Makes and removes a cgroup of version 2 below the own one.
+/// Tries to make and remove a version 2 cgroup below this process's own.
 fn cgroup() -> String {
     let mounts = read("/proc/self/mounts");
     let mount = mounts.lines().find_map(|l| {
@@ -87,7 +87,7 @@ fn cgroup() -> String {
     }
 }
 
-/// Whether a process can become another user.
+/// Tries to become another user in a child process.
 fn second_user() -> String {
     // SAFETY: fork in a process without other threads that hold locks; the child only changes its
     // user and ends.
@@ -106,7 +106,7 @@ fn second_user() -> String {
     }
 }
 
-/// Whether the control program of the multi-process service is there, and starts.
+/// Whether the MPS control program is installed and starts.
 fn mps() -> String {
     let dir = std::env::temp_dir().join(format!("gshare-probe-mps-{}", std::process::id()));
     if std::fs::create_dir_all(&dir).is_err() {
@@ -139,7 +139,7 @@ fn mps() -> String {
     said
 }
 
-/// Whether the GPU counts what its SMs do (GPM, from Hopper on).
+/// Whether the GPU supports GPM counters (Hopper and later).
 fn counters() -> String {
     let (Some(init), Some(get), Some(ask)) = (
         find_nvml("nvmlInit_v2"),

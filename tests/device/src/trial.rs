@@ -1,4 +1,4 @@
-//! One check: points that are expected, and what was seen.
+//! One check: expected points, and what the driver did.
 
 use std::fmt::{Debug, Display};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -14,7 +14,7 @@ pub(crate) struct Check {
     pub body: fn(&mut Trial),
 }
 
-/// What a check's process tells the one that runs the list.
+/// A message from a check's process to the process that runs the list.
 #[derive(Debug)]
 pub(crate) enum Line {
     Point,
@@ -44,10 +44,10 @@ impl Line {
     }
 }
 
-/// A function that the driver does not have, or that the machine cannot be asked: ends a check.
+/// Ends a check: the driver lacks a function, or the check does not apply to the machine.
 pub(crate) struct Skip(pub String);
 
-/// Ends the check: it does not apply here.
+/// Ends the check because it does not apply here.
 pub(crate) fn skip(why: impl Into<String>) -> ! {
     std::panic::panic_any(Skip(why.into()))
 }
@@ -73,7 +73,7 @@ impl Trial {
         }
     }
 
-    /// A result code, one of those that the documentation allows.
+    /// Expects one of the result codes that the documentation allows.
     pub(crate) fn code(&mut self, what: &str, want: &[u32], seen: u32) {
         let names: Vec<String> = want.iter().map(|c| name_of(*c)).collect();
         self.point(
@@ -84,7 +84,7 @@ impl Trial {
         );
     }
 
-    /// Success.
+    /// Expects success.
     pub(crate) fn ok(&mut self, what: &str, seen: u32) {
         self.code(what, &[0], seen);
     }
@@ -98,12 +98,12 @@ impl Trial {
         self.point(a != b, what, "two values", &format!("{a:?} twice"));
     }
 
-    /// A condition; `seen` is what it was found from.
+    /// Expects a condition; `seen` is what it was derived from.
     pub(crate) fn holds(&mut self, what: &str, ok: bool, seen: impl Display) {
         self.point(ok, what, "it to hold", &seen.to_string());
     }
 
-    /// A condition that comes true within a time.
+    /// Expects a condition to become true within a time.
     pub(crate) fn comes(&mut self, what: &str, within: Duration, mut ask: impl FnMut() -> bool) {
         let end = Instant::now() + within;
         let mut ok = ask();
@@ -122,7 +122,7 @@ fn name_of(code: u32) -> String {
     }
 }
 
-/// Something that must succeed before the check can say anything.
+/// Calls something that must succeed before the check can conclude anything.
 #[macro_export]
 macro_rules! need {
     ($name:ident($($arg:expr),* $(,)?)) => {{
@@ -133,7 +133,7 @@ macro_rules! need {
     }};
 }
 
-/// Something that the check stands on has failed.
+/// Ends the check: a prerequisite has failed.
 pub(crate) fn broken(name: &str, code: u32) -> ! {
     panic!("{name} gave {}", name_of(code))
 }
@@ -155,7 +155,7 @@ pub(crate) fn run_here(check: &Check) -> ExitCode {
             tell(&["different", "a step that the check needs", "success", &text]);
         }
     }
-    // Threads of the check may still hold streams back: nothing is torn down.
+    // Threads of the check may still hold streams, so nothing is torn down.
     // SAFETY: ends the process; standard output is unbuffered by lines.
     unsafe { libc::_exit(0) }
 }

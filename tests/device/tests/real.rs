@@ -1,4 +1,4 @@
-//! The parts of the list that need no device, over NVIDIA's own libcuda. `.ci/drivers` fetches it.
+//! The parts of the list that need no device, with NVIDIA's own libcuda. `.ci/drivers` fetches it.
 
 use std::path::Path;
 use std::process::Command;
@@ -26,7 +26,7 @@ fn the_real_library_is_as_the_list_says() {
         let lines: Vec<&str> = text.lines().collect();
         let at = lines.iter().enumerate();
         let differs = at.filter(|(_, line)| line.starts_with("DIFFERENT"));
-        // There is no device here: that `cuInit` says so is no difference.
+        // Without a device, an error from `cuInit` is not a difference.
         let wrong: Vec<&str> = differs
             .filter(|(at, _)| !lines[at + 1].ends_with("seen CUDA_ERROR_NO_DEVICE (100)"))
             .map(|(_, line)| *line)

@@ -1,4 +1,4 @@
-//! The simulated driver passes the whole list, on an old GPU and on a new one.
+//! The simulated driver passes the whole list, on an old and on a new GPU.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -13,8 +13,8 @@ fn built(name: &str) -> PathBuf {
     found.unwrap_or_else(|| panic!("{name} is not beside {}", exe.display()))
 }
 
-/// Runs the list on a workstation with two GPUs of a model and a driver of this CUDA version; gives its output and its
-/// end.
+/// Runs the list on a workstation with two GPUs of a model and a driver of this CUDA version; returns its output and
+/// whether it succeeded.
 fn run(model: &str, cuda: u32, args: &[&str]) -> (String, bool) {
     let dir = tempfile::tempdir().expect("directory");
     let lib = dir.path().join("lib");
@@ -93,7 +93,7 @@ fn a_driver_that_differs_is_reported() {
     let text = String::from_utf8_lossy(&out.stderr);
     assert_eq!(out.status.code(), Some(2), "{text}");
     assert!(text.contains("libcuda.so.1 cannot be loaded"), "{text}");
-    // With a driver whose board is gone, cuInit does not succeed.
+    // With a driver but no board, cuInit does not succeed.
     let dir = tempfile::tempdir().expect("directory");
     let to = dir.path().join("libcuda.so.1");
     std::fs::copy(built("libgshare_sim_cuda.so"), &to).expect("copy");

@@ -1,4 +1,4 @@
-//! The board as processes use it: every call is one commit, and every look advances the time.
+//! The board as processes use it. Every call is one commit, and every read advances the board's time.
 
 mod faults;
 mod mig;
@@ -22,12 +22,11 @@ use crate::snapshot::{self, BoardSnapshot};
 use crate::state::{MAX_DEPS, MAX_GPUS, MAX_PROCS, MemoryKind, State, Submit};
 use crate::store::{OpenError, Store, zeroed};
 
-/// A waiter looks again after this many nanoseconds at the latest, so that it also sees neighbours
-/// that died.
+/// A waiter checks the board at least this often, so that it also notices processes that died.
 const LONGEST_SLEEP_NS: u64 = 20_000_000;
-/// Dead processes are looked for at most this often on the launch path, in nanoseconds.
+/// Shortest time between two searches for dead processes on the launch path, in nanoseconds.
 const REAP_NS: u64 = 1_000_000;
-/// A look commits what it found if the board has not moved for this many nanoseconds.
+/// A read commits what it computed if the board's last commit is older than this, in nanoseconds.
 const STALE_NS: u64 = 50_000_000;
 
 /// See [`Board::snapshot_lately`].
@@ -35,25 +34,25 @@ const LATELY_NS: u64 = 2_000_000;
 
 pub use park::{CheckpointFault, CheckpointHow, CheckpointStep};
 
-/// What a new board holds.
+/// Specification of a new board.
 #[derive(Debug, Clone)]
 pub struct BoardSpec {
-    /// Model slugs of the GPUs, by index. `a100-80gb:2g.20gb+1g.10gb` is one that is divided into these.
+    /// Model slugs of the GPUs, by index. `a100-80gb:2g.20gb+1g.10gb` is a GPU divided into these MIG instances.
     pub gpus: Vec<String>,
     /// Driver version that NVML prints.
     pub driver_version: String,
     /// CUDA version of the driver, such as 13000 for 13.0.
     pub cuda_version: u32,
-    /// Makes the UUIDs; boards with the same seed and GPUs have the same ones.
+    /// Seed of the UUIDs: boards with the same seed and GPUs have the same UUIDs.
     pub seed: u64,
-    /// Draws what the plain model of kernels leaves out (memory, cache, slices, uneven blocks); 0 for nothing of it.
+    /// Seed of the effects that the plain kernel model omits (memory, cache, slices, uneven blocks); 0 disables them.
     pub nature: u64,
-    /// What the driver costs beyond the work.
+    /// Costs of the driver beyond the work itself.
     pub preset: Preset,
 }
 
 impl BoardSpec {
-    /// A board with these GPUs, driver 580.95.05 and CUDA 13.0, whose driver costs what real ones are expected to.
+    /// A board with these GPUs, driver 580.95.05, CUDA 13.0 and the expected costs of a real driver.
     #[must_use]
     pub fn new(gpus: &[&str]) -> BoardSpec {
         BoardSpec {
@@ -75,7 +74,7 @@ pub struct Slot {
 }
 
 impl Slot {
-    /// Identity of the process on the board, as [`crate::ProcessSnapshot::id`] shows it.
+    /// The process's id on the board, as in [`crate::ProcessSnapshot::id`].
     #[must_use]
     pub fn id(self) -> u64 {
         self.id
@@ -89,47 +88,47 @@ pub struct Work {
     pub gpu: usize,
     /// The context, from [`Board::add_context`].
     pub context: u64,
-    /// What a kernel takes; `None` for a marker, which takes no time and joins its dependencies.
+    /// Shape of a kernel; `None` for a marker, which takes no time and joins its dependencies.
     pub shape: Option<Shape>,
-    /// Nanoseconds that one block takes.
+    /// Duration of one block in nanoseconds.
     pub block_ns: u64,
-    /// What a copy takes, in place of a shape.
+    /// A copy in place of a kernel.
     pub transfer: Option<Transfer>,
-    /// An event record: takes what the preset says, in place of both.
+    /// An event record in place of a kernel or copy; its duration comes from the preset.
     pub record: bool,
-    /// A kernel makes progress only while so many of this meeting are on their GPUs: the meeting's number (0: none).
+    /// Meeting number (0: none) and number of kernels. The kernel advances only while all of them are on their GPUs.
     pub meeting: (u64, u64),
-    /// Tickets of the work that must be done first; 0 for none.
+    /// Tickets of work that must end first; 0 for none.
     pub deps: [u64; MAX_DEPS],
 }
 
-/// Work that is over.
+/// Finished work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Finished {
     /// Its ticket.
     pub ticket: u64,
     /// When it began, in nanoseconds of `CLOCK_MONOTONIC`.
     pub start_ns: u64,
-    /// When it ended; `None` if it failed (its context ended, its GPU was lost).
+    /// When it ended; `None` if it failed because its context ended or its GPU was lost.
     pub end_ns: Option<u64>,
 }
 
-/// A simulated workstation, shared by all processes that open the same file.
+/// A simulated workstation, shared by all processes that open its file.
 #[derive(Debug)]
 pub struct Board {
     path: PathBuf,
     store: Store,
     locks: SlotLocks,
     scratch: Mutex<Scratch>,
-    /// The last snapshot that was taken for [`Board::snapshot_lately`], and of which state.
+    /// The last snapshot for [`Board::snapshot_lately`], with the state that it shows.
     last: Mutex<Option<(u64, Arc<BoardSnapshot>)>>,
-    /// The GPU behind each number that this process uses: another one after a move.
+    /// Maps this process's GPU numbers to GPUs of the board. A restore can change the mapping.
     at: [AtomicUsize; MAX_GPUS],
 }
 
 struct Scratch {
     state: Box<State>,
-    /// For predictions; made when first needed.
+    /// Scratch state for predictions, allocated on first use.
     other: Option<Box<State>>,
 }
 
@@ -165,13 +164,13 @@ fn uuid(seed: u64, index: u64, model: u64) -> [u8; 16] {
 }
 
 impl Board {
-    /// Makes a board file (and its lock file beside it), open to every user of the machine.
+    /// Makes a board file and, beside it, its lock file. Every user of the machine can open both.
     ///
     /// # Errors
-    /// If a model is unknown, there are no or too many GPUs, or a file cannot be made.
+    /// If a model is unknown, the number of GPUs is 0 or too large, or a file cannot be made.
     pub fn create(path: &Path, spec: &BoardSpec) -> Result<Board, BoardError> {
         let mut state = zeroed();
-        // Instances come behind all GPUs: slug, parent and number of each.
+        // Instances follow all GPUs: slug, parent and number of each.
         let mut rows: Vec<(String, Option<(usize, u64)>)> = Vec::new();
         for slug in &spec.gpus {
             let model = slug.split(':').next().unwrap_or(slug);
@@ -222,7 +221,7 @@ impl Board {
             Ok(file)
         };
         make(&locks).map_err(io("make the lock file", &locks))?;
-        // A board that others have open stays theirs: the new one is another file.
+        // Processes that have the previous board open keep it: the new board is a new file.
         let mut fresh = path.as_os_str().to_owned();
         fresh.push(format!(".{}", std::process::id()));
         let fresh = PathBuf::from(fresh);
@@ -235,7 +234,7 @@ impl Board {
     /// Opens a board that [`Board::create`] made.
     ///
     /// # Errors
-    /// If the file cannot be opened or is no board of this version.
+    /// If the file cannot be opened or is not a board of this version.
     pub fn open(path: &Path) -> Result<Board, BoardError> {
         let mut options = OpenOptions::new();
         let file = options
@@ -268,13 +267,13 @@ impl Board {
         })
     }
 
-    /// The board file.
+    /// Path of the board file.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The GPU behind a number that this process uses.
+    /// Translates a GPU number of this process to the board's index.
     #[must_use]
     pub fn gpu_at(&self, gpu: usize) -> usize {
         let at = self.at.get(gpu);
@@ -285,11 +284,11 @@ impl Board {
         self.scratch.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Removes processes that have died; true if there were any.
+    /// Removes dead processes; returns whether there were any.
     fn reap(&self, state: &mut State) -> bool {
         let mut any = false;
         for slot in 0..state.procs().len() {
-            // The high-water mark may sink while rows are removed.
+            // Removing rows can lower the high-water mark.
             let taken = state.procs().get(slot).is_some_and(|p| p.id != 0);
             if taken && self.locks.holder(slot).is_none() {
                 state.remove_process(slot);
@@ -300,7 +299,7 @@ impl Board {
         any
     }
 
-    /// One commit: the board is brought to now, dead processes go, then comes the change.
+    /// One commit: advances the board to now, removes dead processes, applies the change.
     fn change<R>(
         &self,
         reap_always: bool,
@@ -327,7 +326,7 @@ impl Board {
         due && self.reap(state)
     }
 
-    /// Puts this process on the board. The kernel tells the others when it ends.
+    /// Registers this process on the board. The kernel drops its lock when it ends, which tells the others.
     ///
     /// # Errors
     /// If the board has no room for another process.
@@ -356,7 +355,7 @@ impl Board {
                 continue;
             }
             let id = self.change(false, |state| {
-                // The row may still show a process that died; its lock is ours now.
+                // The row may still show a dead process; this process now holds its lock.
                 state.remove_process(row);
                 state.head.inits += 1;
                 let id = state.add_process(
@@ -372,7 +371,7 @@ impl Board {
         }
     }
 
-    /// Takes this process off the board with all that it has.
+    /// Removes this process and everything it has from the board.
     ///
     /// # Errors
     /// If it is not on the board.
@@ -389,7 +388,7 @@ impl Board {
         result
     }
 
-    /// Makes a context on a GPU, which costs the model's overhead; gives its id.
+    /// Makes a context on a GPU, charged with the model's overhead; returns its id.
     ///
     /// # Errors
     /// If the GPU is full, lost or absent.
@@ -415,10 +414,10 @@ impl Board {
         Ok(())
     }
 
-    /// Takes device memory; gives the bytes taken, a multiple of [`crate::GRANULARITY`].
+    /// Takes device memory; returns the bytes taken, a multiple of [`crate::GRANULARITY`].
     ///
     /// # Errors
-    /// [`BoardError::OutOfMemory`] if the GPU has not that much left.
+    /// [`BoardError::OutOfMemory`] if the GPU has less than that left.
     pub fn alloc(
         &self,
         slot: Slot,
@@ -434,7 +433,7 @@ impl Board {
         })
     }
 
-    /// Gives device memory back.
+    /// Frees device memory.
     ///
     /// # Errors
     /// If the process is not on the board, or the GPU is lost or absent.
@@ -449,7 +448,7 @@ impl Board {
         self.change(false, |s| s.release(slot.id, gpu, kind, bytes))
     }
 
-    /// Before it says that a GPU is full, it looks for the dead.
+    /// Runs `f` again after removing dead processes if the GPU is full.
     fn retry_full<R>(
         &self,
         mut f: impl FnMut(&mut State) -> Result<R, BoardError>,
@@ -460,8 +459,7 @@ impl Board {
         }
     }
 
-    /// Bytes that CUDA can still hand out to a process on a GPU, and bytes in all: a client of MPS may have
-    /// less than others.
+    /// Free and total bytes of a GPU as CUDA reports them to this process. A client of MPS may have a lower limit.
     ///
     /// # Errors
     /// If the GPU is lost or absent.
@@ -471,16 +469,16 @@ impl Board {
         self.change(true, |s| {
             s.check_gpu(gpu)?;
             let (free, total) = (s.free_for(slot.id, gpu), s.gpus()[gpu].model().cuda_total());
-            // A limited group sees its limit as the whole.
+            // A process in a limited group sees the limit as the total.
             let (left, limit) = held.as_ref().map_or((free, total), |h| h.left(s, gpu));
             Ok((free.min(left), total.min(limit)))
         })
     }
 
-    /// Queues work; gives its ticket and what this process finished meanwhile.
+    /// Queues work; returns its ticket and this process's work that has finished since the last call.
     ///
     /// # Errors
-    /// [`BoardError::Full`] if the process has too much in the queue: wait for some of it.
+    /// [`BoardError::Full`] if the process has too much work in the queue: wait for some of it.
     pub fn submit(&self, slot: Slot, work: &Work) -> Result<(u64, Vec<Finished>), BoardError> {
         let submit = Submit {
             gpu: self.gpu_at(work.gpu),
@@ -499,15 +497,15 @@ impl Board {
         })
     }
 
-    /// Gives the work of this process that is over since the last time.
+    /// Returns this process's work that has finished since the last call.
     pub fn poll(&self, slot: Slot) -> Vec<Finished> {
         let done = self.change(false, |s| Ok(s.collect(slot.id)));
         done.map(finished).unwrap_or_default()
     }
 
-    /// Sleeps until the work with this ticket is over (see [`Board::poll`] for how it went).
+    /// Sleeps until the work with this ticket is over. See [`Board::poll`] for its result.
     ///
-    /// One that has to sleep wakes as late as the preset says.
+    /// A call that has to sleep wakes as late as the preset says.
     pub fn wait(&self, ticket: u64) {
         loop {
             let seen = self.store.change_word();
@@ -531,7 +529,7 @@ impl Board {
                 self.store.wake();
             }
             let Some((until, late)) = until else { return };
-            // What the machine adds to a sleep is part of how late it is, where the preset says that.
+            // If the preset sets the lateness, it includes what the machine adds to a sleep.
             let ns = (until + late.unwrap_or(0)).saturating_sub(now_ns());
             if ns > 0 && !reaped {
                 self.store.sleep(seen, ns, late.is_some());
@@ -539,7 +537,7 @@ impl Board {
         }
     }
 
-    /// Whether the work with this ticket, of whatever process, is over.
+    /// Whether the work with this ticket, of any process, is over.
     #[must_use]
     pub fn is_over(&self, ticket: u64) -> bool {
         self.change(true, |s| Ok(!s.is_live(ticket)))
@@ -552,8 +550,8 @@ impl Board {
         self.snapshot_at(now_ns())
     }
 
-    /// The board now, or as it was at most [`LATELY_NS`] ago if nothing has been changed on it since: for those who
-    /// ask for many figures in a row. A process that died in between may still be seen.
+    /// The last snapshot while the board is unchanged, at most [`LATELY_NS`] old; else a new one. For callers that read
+    /// many figures in a row. It may still show a process that died meanwhile.
     #[must_use]
     pub fn snapshot_lately(&self) -> Arc<BoardSnapshot> {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);

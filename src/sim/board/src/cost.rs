@@ -1,12 +1,12 @@
 //! The block-level cost model: how many blocks fit on an SM, and how a grid runs in waves.
 //!
-//! A grid of `B` blocks, of which `R` fit on one SM at a time, runs on `S` SMs in
-//! `ceil(B / (S * R))` waves of equal length. All waves but the last fill the GPU; the last one
-//! (the tail) spreads its blocks over as many SMs as it has blocks.
+//! A grid of `B` blocks, with `R` resident per SM, runs on `S` SMs in `ceil(B / (S * R))` waves of equal length. All
+//! waves but the last fill the GPU. The last wave (the tail) spreads its blocks over up to as many SMs as it has
+//! blocks.
 
 use crate::models::Model;
 
-/// What one block of a kernel takes.
+/// Size of a kernel's grid, and what one block needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shape {
     /// Blocks of the grid.
@@ -27,7 +27,7 @@ impl Shape {
     }
 }
 
-/// The way that a copy takes. Each is a queue of its own beside the SMs; copies on one share it evenly.
+/// Path of a copy. Each route is a queue of its own beside the SMs; concurrent copies on a route share it evenly.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u64)]
 pub enum Route {
@@ -35,13 +35,13 @@ pub enum Route {
     HostToDevice = 1,
     /// Over PCI Express from the device.
     DeviceToHost = 2,
-    /// Within the device's memory; fills too.
+    /// Within the device's memory, including fills.
     OnDevice = 3,
 }
 
 impl Route {
-    /// Bytes in a second for one copy alone: 25 and 50 GB/s for PCI Express 4 and 5 with 16 lanes (what
-    /// programs reach of 31.5 and 63), and half of the memory's peak, because each byte is read and written.
+    /// Bytes per second for one copy alone. PCI Express 4 and 5 with 16 lanes: 25 and 50 GB/s, which programs reach out
+    /// of 31.5 and 63. On the device: half of the memory's peak, because each byte is read and written.
     #[must_use]
     pub fn bytes_per_second(self, model: &Model) -> u64 {
         match self {
@@ -60,15 +60,15 @@ impl Route {
 /// A copy or a fill.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Transfer {
-    /// Its way.
+    /// Its path.
     pub route: Route,
-    /// Bytes that it moves.
+    /// Bytes to move.
     pub bytes: u64,
-    /// Nanoseconds that it takes alone.
+    /// Duration in nanoseconds without other copies.
     pub ns: u64,
 }
 
-/// Blocks of this shape that one SM can hold at a time; 0 when not even one fits.
+/// Resident blocks of this shape per SM; 0 if the block does not fit.
 #[must_use]
 pub fn resident_blocks(model: &Model, shape: &Shape) -> u32 {
     let warps = shape.warps();
@@ -76,7 +76,7 @@ pub fn resident_blocks(model: &Model, shape: &Shape) -> u32 {
         return 0;
     }
     let by_warps = model.warps_per_sm() / warps;
-    // Registers are handed out per warp in units of 256, warps in groups of four.
+    // Registers are allocated per warp in units of 256, warps in groups of four.
     let regs_per_warp = (shape.regs.max(1) * 32).next_multiple_of(256);
     let by_regs = (model.regs_per_sm / regs_per_warp) / 4 * 4 / warps;
     // The driver keeps 1 KiB of shared memory for each resident block.
@@ -92,16 +92,16 @@ pub fn resident_blocks(model: &Model, shape: &Shape) -> u32 {
         .min(model.blocks_per_sm)
 }
 
-/// A stretch of a kernel's life over which its demand is constant.
+/// A part of a kernel's run with constant demand.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Phase {
-    /// Blocks resident when the kernel has all the SMs that it wants.
+    /// Resident blocks when the kernel has all SMs that it wants.
     pub blocks: u64,
-    /// Length in nanoseconds when the kernel has all the SMs that it wants.
+    /// Length in nanoseconds when the kernel has all SMs that it wants.
     pub ns: f64,
 }
 
-/// Splits a grid into its full waves and its tail (either may have length 0).
+/// Splits a grid into its full waves and its tail; either may have length 0.
 #[must_use]
 pub fn phases(sms: u32, resident: u32, blocks: u64, block_ns: u64) -> [Phase; 2] {
     let wave = u64::from(sms) * u64::from(resident.max(1));

@@ -1,35 +1,38 @@
-//! The registry of kernel durations: a text file `costs` beside the board.
+//! Kernel durations: a text file `costs` beside the board. It sets durations only, never results.
 //!
-//! Each line names a kernel and the time that one of its blocks takes: `saxpy 250us`. Units are
-//! `ns`, `us`, `ms` and `s`; `#` begins a comment. A name that ends in `*` stands for every kernel
-//! whose name begins so (Numba mangles its names); the first line that fits counts. The registry
-//! sets durations only, never results. `allreduce 100us meets 2` is a kernel that two GPUs of a process launch and that
-//! makes progress while both run it; it computes nothing. `parent 1ms starts 5ms` is a kernel that starts one of 5 ms per block
-//! on the GPU, which runs after it and for which no stream and no event waits. `pcie 4GB/s` sets how fast copies over PCI Express are. A
-//! kernel that the registry lacks gets a duration from its instructions.
+//! Each line names a kernel and the duration of one block. Units are `ns`, `us`, `ms` and `s`; `#` begins a comment. A
+//! name that ends in `*` matches by prefix (Numba mangles its names). The first matching line counts. A kernel without
+//! a line gets a duration from its instructions.
+//!
+//! - `saxpy 250us`: one block takes 250 us.
+//! - `allreduce 100us meets 2`: two GPUs of a process launch the kernel, and it advances while both run it. It computes
+//!   nothing.
+//! - `parent 1ms starts 5ms`: starts a kernel of 5 ms per block on the GPU, which runs after it and which no stream and
+//!   no event waits for.
+//! - `pcie 4GB/s`: rate of copies over PCI Express.
 
 use std::path::Path;
 
-/// Rows of the registry, in the order of the file.
+/// Rows of the file, in order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Costs {
     rows: Vec<(String, Takes)>,
     pcie: Option<u64>,
 }
 
-/// What the registry says of a kernel.
+/// A kernel's line in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Takes {
-    /// Nanoseconds of one of its blocks.
+    /// Duration of one block in nanoseconds.
     pub block_ns: u64,
-    /// How many GPUs have to run it at the same time; 0 for a kernel that waits for no other.
+    /// Number of GPUs that must run it at the same time; 0 if it waits for no other.
     pub meets: u64,
-    /// Nanoseconds of one block of the kernel that it starts; 0 for one that starts none.
+    /// Duration in nanoseconds of one block of the kernel that it starts; 0 if it starts none.
     pub starts_ns: u64,
 }
 
 impl Costs {
-    /// Reads the registry beside the board file; empty where there is none.
+    /// Reads the file beside the board; empty if there is none.
     #[must_use]
     pub fn beside(board: &Path) -> Costs {
         let path = board.with_file_name("costs");
@@ -38,7 +41,7 @@ impl Costs {
             .unwrap_or_default()
     }
 
-    /// Parses the text of a registry; gives the rows, and the numbers of the lines that are wrong.
+    /// Parses the text of the file; returns the rows and the numbers of invalid lines.
     #[must_use]
     pub fn parse(text: &str) -> (Costs, Vec<usize>) {
         let (mut costs, mut wrong) = (Costs::default(), Vec::new());
@@ -74,13 +77,13 @@ impl Costs {
         (costs, wrong)
     }
 
-    /// Bytes in a second over PCI Express, if the registry sets them.
+    /// Bytes per second over PCI Express, if the file sets them.
     #[must_use]
     pub fn pcie_bytes_per_second(&self) -> Option<u64> {
         self.pcie
     }
 
-    /// What the kernel takes, if the registry has it.
+    /// The kernel's line, if the file has one.
     #[must_use]
     pub fn of(&self, kernel: &str) -> Option<Takes> {
         let fits = |name: &str| match name.strip_suffix('*') {
@@ -91,7 +94,7 @@ impl Costs {
     }
 }
 
-/// Bytes in a second of a line such as `pcie 4GB/s`.
+/// Bytes per second of a line such as `pcie 4GB/s`.
 fn bandwidth(line: &str) -> Option<u64> {
     let word = line.split_whitespace().nth(1)?;
     let number: u64 = word.strip_suffix("GB/s")?.parse().ok()?;

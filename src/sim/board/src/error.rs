@@ -1,4 +1,4 @@
-//! What can go wrong with a board.
+//! Errors of a board.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -8,23 +8,23 @@ use std::path::PathBuf;
 pub enum BoardError {
     /// A system call on a file of the board failed.
     Io {
-        /// What was being done.
+        /// The attempted operation.
         doing: &'static str,
         /// The file.
         path: PathBuf,
-        /// Why it failed.
+        /// The system's error.
         source: std::io::Error,
     },
     /// The file is not a board of this version.
     NotABoard {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem.
         why: String,
     },
-    /// The specification names a GPU model that the catalogue lacks.
+    /// The specification names an unknown GPU model.
     UnknownModel {
-        /// The slug that was asked for.
+        /// The requested slug.
         slug: String,
     },
     /// A table of the board has no free row.
@@ -36,14 +36,14 @@ pub enum BoardError {
     },
     /// The GPU index is out of range.
     NoSuchGpu {
-        /// The index that was asked for.
+        /// The requested index.
         gpu: usize,
     },
-    /// The process is not on the board (any more).
+    /// The process is not, or no longer, on the board.
     NotRegistered,
-    /// The GPU has less free memory than was asked for.
+    /// The GPU has less free memory than requested.
     OutOfMemory {
-        /// Bytes asked for, rounded up.
+        /// Bytes requested, rounded up.
         wanted: u64,
         /// Bytes free on the GPU.
         free: u64,
@@ -53,23 +53,23 @@ pub enum BoardError {
         /// The GPU's index.
         gpu: usize,
     },
-    /// The process has had a fault, its own or one of its MPS server, and ends every call with its code.
+    /// The process or its MPS server had a fault; every call returns its code.
     Fault {
         /// The `CUresult`.
         code: u32,
     },
-    /// A block of this shape fits on no SM of the GPU.
+    /// A block of this shape does not fit on an SM of the GPU.
     TooLarge,
     /// A process has the GPU open, or uses the instance.
     InUse {
         /// The GPU's index.
         gpu: usize,
-        /// One of those processes; 0 where it cannot be seen from here.
+        /// One of those processes; 0 if it is not visible from this pid namespace.
         pid: i32,
     },
-    /// Memory cannot be moved to a GPU of another model, nor to an instance.
+    /// Memory cannot move to a GPU of another model or to an instance.
     OtherModel {
-        /// The GPU that it was to go to.
+        /// The target GPU.
         gpu: usize,
     },
 }

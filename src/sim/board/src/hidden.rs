@@ -1,23 +1,23 @@
-//! What a driver takes of a GPU for a context beyond the context's overhead and the program's allocations. NVML shows
-//! it, and no call tells it.
+//! Memory that a driver takes for a context beyond the context's overhead and the program's allocations. NVML shows it,
+//! but no call reports it.
 //!
-//! Stack: each thread that can be resident has one, as large as the limit says or as the kernel with most local memory
-//! needs (cms-sw pull request 51395, cuda-oxide pull request 699). That graphs and modules take memory is known (vLLM
-//! pull request 51590: 1.37 GiB in a process); how much for each is an assumption that no GPU has confirmed.
+//! Stack: one per thread that can be resident, of the size of the stack limit or of the kernel that needs most local
+//! memory (cms-sw pull request 51395, cuda-oxide pull request 699). Graphs and modules also take memory (vLLM pull
+//! request 51590: 1.37 GiB in a process). The amount for each is an assumption that no GPU has confirmed.
 
 use crate::models::{GRANULARITY, Model};
 
-/// For each kernel in an executable graph.
+/// Bytes per kernel in an executable graph.
 const GRAPH_KERNEL: u64 = 64 << 10;
-/// For the code of each module; its variables are memory of their own.
+/// Bytes for the code of a module. Its variables are counted separately.
 const MODULE: u64 = 128 << 10;
 
-/// What the hidden memory of a context goes by.
+/// What determines the hidden memory of a context.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hidden {
-    /// Bytes of stack and local memory for each thread.
+    /// Bytes of stack and local memory per thread.
     pub stack: u64,
-    /// Bytes of the heap of `malloc` in kernels.
+    /// Bytes of the heap for `malloc` in kernels.
     pub heap: u64,
     /// Kernels in executable graphs.
     pub graph_kernels: u64,
@@ -26,7 +26,7 @@ pub struct Hidden {
 }
 
 impl Hidden {
-    /// Of a new context, whose overhead has room for this, and for the first graphs and modules.
+    /// Values of a new context. The context's overhead covers these and the first graphs and modules.
     pub const LEAST: Hidden = Hidden {
         stack: 1 << 10,
         heap: 8 << 20,
@@ -34,7 +34,7 @@ impl Hidden {
         modules: 0,
     };
 
-    /// Bytes of the GPU.
+    /// Bytes on the GPU.
     #[must_use]
     pub fn bytes(&self, model: &Model) -> u64 {
         let threads = u64::from(model.sms) * u64::from(model.warps_per_sm()) * 32;

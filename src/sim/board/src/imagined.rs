@@ -1,5 +1,5 @@
-//! A board without a file, clock or processes: time goes on when its owner says so. For benchmarks of what
-//! watches a GPU, over more time than there is.
+//! A board without file, clock or processes: its owner advances the time. For benchmarks of GPU monitoring that
+//! simulate more time than they take.
 
 use crate::board::{Finished, Work};
 use crate::error::BoardError;
@@ -19,10 +19,10 @@ impl std::fmt::Debug for ImaginedBoard {
     }
 }
 
-/// What a GPU or one of its processes has done so far, in nanoseconds.
+/// Totals of a GPU or one of its processes, in nanoseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Integrals {
-    /// Of a GPU: time with any kernel resident; of a process: the time that it got.
+    /// GPU: time with any kernel resident. Process: its share of that time.
     pub busy_ns: f64,
     /// SMs with at least one block, times nanoseconds.
     pub sm_ns: f64,
@@ -31,11 +31,11 @@ pub struct Integrals {
 }
 
 impl ImaginedBoard {
-    /// A board with one GPU; `nature` draws what the plain model leaves out, 0 for nothing, and `preset` is what the
-    /// driver costs.
+    /// A board with one GPU. `nature` is the seed of effects that the plain model omits (0: none), `preset` the
+    /// driver's costs.
     ///
     /// # Errors
-    /// If there is no such model.
+    /// If the model is unknown.
     pub fn new(slug: &str, nature: u64, preset: Preset) -> Result<Self, BoardError> {
         let model = index_of(slug).ok_or_else(|| BoardError::UnknownModel {
             slug: slug.to_owned(),
@@ -54,7 +54,7 @@ impl ImaginedBoard {
         self.state.gpus[0].model()
     }
 
-    /// Adds a process with a context; gives the identities of both.
+    /// Adds a process with a context; returns the ids of both.
     ///
     /// # Errors
     /// If there is no room.
@@ -80,15 +80,15 @@ impl ImaginedBoard {
         self.state.serve_mps(process, 0)
     }
 
-    /// Makes a process a client of a server with so many SMs.
+    /// Makes a process a client of a server, with this many SMs.
     ///
     /// # Errors
-    /// If it is not on the board, or there is no such server.
+    /// If it is not on the board, or the server does not exist.
     pub fn join_mps(&mut self, process: u64, server: u64, sms: u32) -> Result<(), BoardError> {
         self.state.join_mps(process, 0, server, sms, 0)
     }
 
-    /// Queues work; gives its ticket.
+    /// Queues work; returns its ticket.
     ///
     /// # Errors
     /// If there is no room, or the kernel does not fit.
@@ -108,12 +108,12 @@ impl ImaginedBoard {
         )
     }
 
-    /// Brings the board to this time in nanoseconds.
+    /// Advances the board to this time in nanoseconds.
     pub fn advance(&mut self, to_ns: u64) {
         self.state.advance(to_ns);
     }
 
-    /// The work of a process that is over since the last time.
+    /// The work of a process that has finished since the last call.
     pub fn collect(&mut self, process: u64) -> Vec<Finished> {
         let over = self.state.collect(process).into_iter();
         over.map(|(ticket, start_ns, end_ns)| Finished {
@@ -124,7 +124,7 @@ impl ImaginedBoard {
         .collect()
     }
 
-    /// What the GPU has done.
+    /// Totals of the GPU.
     #[must_use]
     pub fn gpu(&self) -> Integrals {
         let g = &self.state.gpus[0];
@@ -135,7 +135,7 @@ impl ImaginedBoard {
         }
     }
 
-    /// What a process has done.
+    /// Totals of a process.
     #[must_use]
     pub fn process(&self, process: u64) -> Integrals {
         let row = self.state.uses().iter().find(|u| u.owner == process);

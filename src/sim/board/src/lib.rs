@@ -1,9 +1,9 @@
-//! The simulated workstation: GPUs, processes, memory and time in one file that all share.
+//! The simulated workstation: GPUs, processes, memory and time in one file that all processes share.
 //!
-//! [`Board::create`] makes a board, [`Board::open`] joins it. The simulated driver registers each
-//! process, takes memory and queues kernels; the simulated NVML takes [`Board::snapshot`]s. Time is
-//! fluid and lazy: nothing runs between two looks, and each look advances the board to now. The
-//! kernel tells when a process has died, and the next look removes what it had.
+//! [`Board::create`] makes a board, [`Board::open`] joins it. The simulated driver registers each process, takes memory
+//! and queues kernels; the simulated NVML takes [`Board::snapshot`]s. Time is fluid and lazy: nothing runs between two
+//! reads, and each read advances the board to now. File locks show when a process has died, and the next read removes
+//! what it had.
 
 mod board;
 mod clock;

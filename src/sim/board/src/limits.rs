@@ -1,5 +1,5 @@
-//! Memory limits of control groups, as drivers of release 615 and later enforce them: a file beside the board, so
-//! that boards without limits know nothing of it. The soft limit (eviction of neighbours) is kept, not simulated.
+//! Memory limits of control groups, as drivers of release 615 and later enforce them. They are in a file beside the
+//! board, so boards without limits are unaffected. The soft limit (eviction of neighbours) is stored, not simulated.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -17,13 +17,12 @@ pub struct MemoryLimit {
     pub gpu: usize,
     /// Guaranteed bytes.
     pub soft: u64,
-    /// Most bytes; `u64::MAX` for none.
+    /// Maximum bytes; `u64::MAX` for none.
     pub hard: u64,
-    /// Inode of the group: one made later under the same name has no limit.
+    /// Inode of the group: a later group of the same name has no limit.
     ino: u64,
-    /// The group's path from the top of the hierarchy, as in `/proc/PID/cgroup`.
+    /// The group's path from the root of the hierarchy, as in `/proc/PID/cgroup`.
     path: PathBuf,
-    /// Its directory.
     dir: PathBuf,
 }
 
@@ -59,14 +58,14 @@ impl MemoryLimit {
     }
 }
 
-/// The v2 control group of a process, from the top.
+/// The v2 control group of a process, from the root.
 fn cgroup_of(pid: &str) -> Option<PathBuf> {
     let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
     let path = text.lines().find_map(|line| line.strip_prefix("0::"))?;
     Some(path.into())
 }
 
-/// The path from the top of the hierarchy of a control group's directory.
+/// The path from the root of the hierarchy to a control group's directory.
 fn path_of(dir: &Path) -> Option<PathBuf> {
     let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
     mounts.lines().find_map(|line| {
@@ -80,10 +79,10 @@ fn path_of(dir: &Path) -> Option<PathBuf> {
     })
 }
 
-/// What the limit of the caller's group leaves it on one GPU.
+/// The limit of the caller's group on one GPU.
 pub(crate) struct Held {
     hard: u64,
-    /// Identities of the processes in the group.
+    /// Board ids of the processes in the group.
     members: BTreeSet<u64>,
 }
 
@@ -107,7 +106,7 @@ impl Board {
         self.path().with_file_name(name)
     }
 
-    /// The limits that are set.
+    /// All limits.
     #[must_use]
     pub fn memory_limits(&self) -> Vec<MemoryLimit> {
         let text = fs::read_to_string(self.limits_path()).unwrap_or_default();
@@ -115,10 +114,10 @@ impl Board {
         all.filter(MemoryLimit::lives).collect()
     }
 
-    /// Limits a control group, given by its directory, on a GPU. `(0, u64::MAX)` takes the limit off.
+    /// Limits a control group, given by its directory, on a GPU. `(0, u64::MAX)` removes the limit.
     ///
     /// # Errors
-    /// If the directory is no control group or the file beside the board cannot be written.
+    /// If the directory is not a control group or the file beside the board cannot be written.
     pub fn set_memory_limit(
         &self,
         gpu: usize,
@@ -169,9 +168,9 @@ impl Board {
         Some((limit, used))
     }
 
-    /// The limit of the calling process's group on a GPU, the lowest where several hold it.
+    /// The limit of the calling process's group on a GPU: the lowest if several apply.
     pub(crate) fn held(&self, gpu: usize) -> Option<Held> {
-        // Without limits this costs one look at a file that is not there.
+        // Without limits this costs one check for an absent file.
         fs::metadata(self.limits_path()).ok()?;
         let own = cgroup_of("self")?;
         let mut limits = self.memory_limits();

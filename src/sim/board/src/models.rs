@@ -1,8 +1,8 @@
-//! The catalogue of GPU models that a simulated workstation can hold.
+//! The catalogue of GPU models.
 //!
-//! Figures are those that NVML and the driver report for the real cards, except the ones that the
-//! simulation chooses itself: [`Model::context_overhead`] (a real context's size varies with the
-//! driver and with what the program loads) and [`Model::reserved`] (rounded to what was seen most).
+//! Figures are those that NVML and the driver report for the real cards, except two that the simulation chooses:
+//! [`Model::context_overhead`] (a real context's size varies with the driver and the loaded program) and
+//! [`Model::reserved`] (rounded to the most frequent value).
 
 mod mig;
 
@@ -22,11 +22,11 @@ pub struct Model {
     pub slug: &'static str,
     /// Product name as NVML prints it.
     pub name: &'static str,
-    /// Total memory in bytes as NVML reports it, including what the driver keeps.
+    /// Total memory in bytes as NVML reports it, including the driver's reserved part.
     pub total: u64,
-    /// Bytes that the driver keeps for itself; CUDA sees `total - reserved`.
+    /// Bytes that the driver reserves; CUDA sees `total - reserved`.
     pub reserved: u64,
-    /// Bytes that one CUDA context costs on the device (the simulation's own choice).
+    /// Device memory of one CUDA context in bytes (the simulation's choice).
     pub context_overhead: u64,
     /// Streaming multiprocessors.
     pub sms: u32,
@@ -34,15 +34,15 @@ pub struct Model {
     pub cores_per_sm: u32,
     /// Compute capability, major and minor.
     pub compute_capability: (u32, u32),
-    /// Most resident threads per SM.
+    /// Maximum resident threads per SM.
     pub threads_per_sm: u32,
-    /// Most resident blocks per SM.
+    /// Maximum resident blocks per SM.
     pub blocks_per_sm: u32,
     /// 32-bit registers per SM.
     pub regs_per_sm: u32,
     /// Shared memory per SM in bytes.
     pub shared_per_sm: u32,
-    /// Most shared memory of one block in bytes, after opting in.
+    /// Maximum shared memory of a block in bytes, after opting in.
     pub shared_optin: u32,
     /// L2 cache in bytes.
     pub l2_bytes: u32,
@@ -54,7 +54,7 @@ pub struct Model {
     pub bus_bits: u32,
     /// Power limit in milliwatts.
     pub power_limit_mw: u32,
-    /// Power in milliwatts with nothing running.
+    /// Power in milliwatts when idle.
     pub idle_power_mw: u32,
     /// PCI device id in the upper and vendor id (0x10de) in the lower half.
     pub pci_device_id: u32,
@@ -64,9 +64,9 @@ pub struct Model {
     pub pcie_generation: u32,
     /// GPU performance metrics (SM activity and occupancy) in NVML: Hopper and later.
     pub gpm: bool,
-    /// Can be cut into MIG instances.
+    /// Supports MIG.
     pub mig: bool,
-    /// Error-correcting memory is on.
+    /// ECC memory is on.
     pub ecc: bool,
     /// Ratio of single to double precision throughput.
     pub fp64_ratio: u32,
@@ -81,7 +81,7 @@ impl Model {
         self.total - self.reserved
     }
 
-    /// Most resident warps per SM.
+    /// Maximum resident warps per SM.
     #[must_use]
     pub fn warps_per_sm(&self) -> u32 {
         self.threads_per_sm / 32
@@ -216,7 +216,7 @@ const RTX_PRO: Model = Model {
     ..AMPERE
 };
 
-/// Every model, in the order of the index that a board stores.
+/// All models, in the order of the index that a board stores.
 pub static MODELS: [Model; 6] = [
     Model {
         slug: "rtx4090",

@@ -1,17 +1,17 @@
-//! What makes a GPU differ from the plain model of waves and tails: drawn at random from a seed.
+//! How a GPU differs from the plain model of waves and tails, drawn at random from a seed.
 //!
-//! - **Memory.** Some kernels want more of the memory's bandwidth than there is. They take longer while the GPU is
-//!   full, and less long in their tail, when few blocks are left to share it; side by side they slow each other.
-//! - **Cache.** Beside others' kernels, and after each of their slices, a kernel misses the cache more often.
+//! - **Memory.** Some kernels want more memory bandwidth than there is. They take longer while the GPU is full and less
+//!   long in their tail, when few blocks share the bandwidth. Side by side they slow each other.
+//! - **Cache.** Beside other processes' kernels, and after each of their slices, a kernel misses the cache more often.
 //! - **Slices.** Each change between contexts costs time in which nothing runs.
-//! - **Blocks** of a grid do not take equally long: the last ones end one by one and not together.
-//! - **Launches** of one kernel do not take equally long either.
+//! - **Blocks** of a grid take unequal time: the last ones end one by one.
+//! - **Launches** of one kernel take unequal time, too.
 //!
-//! A board has a nature only where its maker asks for one. Estimates of what runs do not know it.
+//! A board has a nature only if its maker asks for one. The estimates under test do not know it.
 
 use crate::cost::{Phase, Shape};
 
-/// Numbers drawn one after the other (splitmix64).
+/// A random number generator (splitmix64).
 struct Dice(u64);
 
 impl Dice {
@@ -30,22 +30,22 @@ impl Dice {
 /// How one kernel behaves.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct Habit {
-    /// Part of the memory's bandwidth that it wants while it fills the GPU; above 1 it is bound by it.
+    /// Part of the memory's bandwidth that it wants while it fills the GPU; above 1 it is bound by memory.
     pub demand: f64,
-    /// How much longer it takes with all other SMs used by others.
+    /// Slowdown when others use all other SMs.
     pub cache: f64,
 }
 
-/// Part of the time that is lost where contexts take turns.
+/// Part of the time lost when contexts take turns.
 pub(crate) fn lost_to_switches(seed: u64) -> f64 {
     if seed == 0 {
         return 0.0;
     }
-    // Some tens to some hundreds of microseconds of a slice of 2 ms.
+    // Tens to hundreds of microseconds of a 2 ms slice.
     Dice(seed).between(0.01, 0.1)
 }
 
-/// The habit of a kernel, and its waves and tail with what the plain model leaves out.
+/// The habit of a kernel, and its waves and tail with the effects that the plain model omits.
 pub(crate) fn bend(
     seed: u64,
     owner: u64,
@@ -75,8 +75,8 @@ pub(crate) fn bend(
     let (jitter, usual) = (dice.between(0.0, 0.15), dice.between(0.9, 1.1));
     let length = usual * (1.0 + jitter * Dice(kernel ^ ticket << 20).between(-1.0, 1.0));
     let [full, tail] = plain;
-    // The blocks of the last round end between (1 - spread) and (1 + spread) of their usual time: on average half of
-    // them are still there for that long.
+    // The blocks of the last round end between (1 - spread) and (1 + spread) of their usual time. On average half of
+    // them are resident during that time.
     let phases = if tail.ns > 0.0 {
         [
             Phase {
@@ -108,18 +108,18 @@ fn waves(blocks: u64, wave: u64) -> f64 {
     (blocks.checked_div(wave).unwrap_or(1)).max(1) as f64
 }
 
-/// One running kernel as its neighbours feel it.
+/// A running kernel as its neighbours feel it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Felt {
     pub habit: Habit,
-    /// The number of its owner.
+    /// Board id of its process.
     pub owner: u64,
     /// Part of the GPU's SMs that it has during its slice.
     pub part: f64,
 }
 
-/// How much slower each of the kernels runs that are on the GPU during one slice; `turns` says that contexts take
-/// turns. Each factor is at most 1 for kernels that leave the memory alone, and 1 for all without a nature.
+/// Speed of each kernel on the GPU during one slice, as a factor of at most 1; 1 for all kernels without a nature.
+/// `turns` says that contexts take turns.
 pub(crate) fn slowed(running: &[Felt], turns: bool) -> Vec<f64> {
     let demand: f64 = running.iter().map(|k| k.habit.demand * k.part).sum();
     let one = |k: &Felt| {
@@ -130,7 +130,7 @@ pub(crate) fn slowed(running: &[Felt], turns: bool) -> Vec<f64> {
             .sum();
         let cold = if turns { 0.3 } else { 0.0 };
         let cache = 1.0 + k.habit.cache * (others.min(1.0) + cold);
-        // The part of its time in which it waits for memory grows with what all want.
+        // The part of its time in which it waits for memory grows with the total demand.
         let bound = k.habit.demand.min(1.0);
         let memory = 1.0 - bound + bound * demand.max(1.0);
         1.0 / (cache * memory)
@@ -163,7 +163,7 @@ mod tests {
         for seed in 1..200 {
             let one = bend(seed, 1, 2, &SHAPE, plain);
             assert_eq!(one, bend(seed, 1, 2, &SHAPE, plain));
-            // What half of the blocks do for the spread is what all would have done for half of it.
+            // Half of the blocks during the whole spread do as much work as all blocks during half of it.
             let work = |p: &[Phase; 2]| p.iter().map(|p| p.blocks as f64 * p.ns).sum::<f64>();
             let ratio = work(&one.1) / work(&plain);
             assert!((0.75..1.3).contains(&ratio), "{seed}: {ratio}");
@@ -180,7 +180,7 @@ mod tests {
         };
         let alone = slowed(&[felt(1.5, 0.0, 1, 1.0)], false);
         assert!((alone[0] - 1.0 / 1.5).abs() < 1e-9, "{alone:?}");
-        // In its tail, on a tenth of the SMs, there is bandwidth enough.
+        // In its tail, on a tenth of the SMs, there is enough bandwidth.
         assert!((slowed(&[felt(1.5, 0.0, 1, 0.1)], false)[0] - 1.0).abs() < 1e-9);
         let beside = slowed(&[felt(0.0, 0.4, 1, 0.5), felt(1.0, 0.0, 2, 0.5)], false);
         assert!((beside[0] - 1.0 / 1.2).abs() < 1e-9 && (beside[1] - 1.0).abs() < 1e-9);

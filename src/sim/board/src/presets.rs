@@ -1,21 +1,21 @@
-//! What a driver and a GPU cost beyond the work itself, and what a driver does wrong: one set, which lies on the board, so
-//! that all libraries of the simulation go by the same one.
+//! Costs of a driver and a GPU beyond the work itself, and driver faults. The set is on the board, so that all
+//! libraries of the simulation use the same one.
 //!
 //! - `kind` costs nothing, and contexts have infinitely short slices: each of `n` advances at 1/n.
-//! - `real` has ranges in which real drivers are expected; `real:low` and `real:high` are their ends.
-//! - `worst` is beyond them.
+//! - `real` has the ranges in which real drivers are expected; `real:low` and `real:high` are their ends.
+//! - `worst` is beyond those ranges.
 //!
-//! Figures are drawn from what they belong to (a ticket, the number of a switch), so that a board's life repeats
-//! itself. That a pair of events around a short launch measures the launch's way is known (nvbench issue 184,
-//! tritonbench pull request 779); the ranges are assumptions that no GPU has confirmed.
+//! Figures are drawn from their key (a ticket, the number of a switch), so that runs repeat. That a pair of events
+//! around a short launch also measures the launch latency is known (nvbench issue 184, tritonbench pull request 779).
+//! The ranges are assumptions that no GPU has confirmed.
 
-/// From the least to the most, in nanoseconds.
+/// A range in nanoseconds.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Range {
-    /// The least.
+    /// Minimum.
     pub low_ns: u64,
-    /// The most.
+    /// Maximum.
     pub high_ns: u64,
 }
 
@@ -27,7 +27,7 @@ impl Range {
         }
     }
 
-    /// A number of the range, always the same for a key.
+    /// A number in the range, always the same for a key.
     #[must_use]
     pub fn draw(self, key: u64) -> u64 {
         let width = self.high_ns.saturating_sub(self.low_ns);
@@ -40,15 +40,15 @@ impl Range {
     }
 }
 
-/// What some drivers do wrong, and no preset by itself. What all do lies where it belongs: hidden memory (`hidden.rs`), a
-/// checkpoint that loses the process (`park.rs`), a reset that is refused, the rows of Xids in their order (`faults.rs`).
+/// Faults of some drivers, which no preset includes. What all drivers do is elsewhere: hidden memory (`hidden.rs`), a
+/// checkpoint that loses the process (`park.rs`), refused resets and the order of Xids (`faults.rs`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// Calls of NVML hang.
+    /// NVML calls hang.
     NvmlHangs = 1,
-    /// NVML's samples of processes name the one that was on the GPU, are stale, or garbage.
+    /// NVML's process samples name only the process that was on the GPU, or are stale or garbage.
     NvmlSamples = 2,
-    /// No event has a time: all are 0 apart.
+    /// Event times are missing: all differences are 0.
     NoEventTimes = 4,
     /// The occupancy calculator fails.
     NoOccupancy = 8,
@@ -58,22 +58,22 @@ pub enum Fault {
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Preset {
-    /// From the call until the GPU has a kernel, a copy or an event record.
+    /// Latency from the call until the GPU has a kernel, a copy or an event record.
     pub launch: Range,
-    /// How late a wait returns that had to sleep.
+    /// How late a wait that had to sleep returns.
     pub wake: Range,
-    /// A GPU that changes from one context to another does nothing for so long.
+    /// Time of a context switch, in which the GPU does nothing.
     pub switch: Range,
-    /// What an event record takes on the GPU.
+    /// Time of an event record on the GPU.
     pub record_ns: u64,
-    /// For so long a context has the GPU while others have work; 0: infinitely short.
+    /// Length of a context's slice while others have work; 0: infinitely short.
     pub slice_ns: u64,
     /// Bits of [`Fault`].
     pub faults: u64,
 }
 
 impl Preset {
-    /// Costs nothing.
+    /// No costs.
     pub const KIND: Preset = Preset {
         launch: Range::us(0, 0),
         wake: Range::us(0, 0),
@@ -82,7 +82,7 @@ impl Preset {
         slice_ns: 0,
         faults: 0,
     };
-    /// What real drivers are expected to cost.
+    /// Expected costs of real drivers.
     pub const REAL: Preset = Preset {
         launch: Range::us(2, 4),
         wake: Range::us(30, 80),
@@ -91,7 +91,7 @@ impl Preset {
         slice_ns: crate::SLICE_NS,
         faults: 0,
     };
-    /// More than that.
+    /// Above the expected costs.
     pub const WORST: Preset = Preset {
         launch: Range::us(4, 20),
         wake: Range::us(80, 300),
@@ -100,10 +100,10 @@ impl Preset {
         slice_ns: crate::SLICE_NS,
         faults: 0,
     };
-    /// The names of all.
+    /// All names.
     pub const NAMES: [&'static str; 5] = ["kind", "real", "real:low", "real:high", "worst"];
 
-    /// The preset with this name; `:low` and `:high` behind one are the ends of its ranges.
+    /// The preset with this name; the suffixes `:low` and `:high` select the ends of its ranges.
     #[must_use]
     pub fn by_name(name: &str) -> Option<Preset> {
         let (name, end) = match name.split_once(':') {
@@ -124,7 +124,7 @@ impl Preset {
         }
     }
 
-    /// Whether the driver does this wrong.
+    /// Whether the driver has this fault.
     #[must_use]
     pub fn has(&self, fault: Fault) -> bool {
         self.faults & fault as u64 != 0
@@ -143,7 +143,7 @@ impl Preset {
         }
     }
 
-    /// How late a wait for this work wakes; `None` where it is as late as the machine makes it.
+    /// How late a wait for this work wakes; `None` leaves it to the machine.
     pub(crate) fn late_ns(&self, ticket: u64) -> Option<u64> {
         (!self.wake.is_none()).then(|| self.wake.draw(ticket))
     }

@@ -1,7 +1,7 @@
-//! What the board records about a process.
+//! Facts about a process on the board.
 #![allow(unsafe_code, reason = "asks libc for the user id")]
 
-/// A process as it registers.
+/// A process at registration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProcessInfo {
     /// Pid in the process's own namespace.
@@ -19,7 +19,7 @@ impl ProcessInfo {
     #[must_use]
     pub fn current() -> ProcessInfo {
         let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-        // The command name is in parentheses and may hold anything, so count from the last one.
+        // The command name is in parentheses and may contain any character, so count from the last parenthesis.
         let start = stat
             .rsplit_once(')')
             .and_then(|(_, rest)| rest.split_whitespace().nth(19)?.parse().ok())

@@ -1,9 +1,8 @@
-//! How the death of a process is seen: each holds a kernel lock on one byte of `<board>.locks`.
+//! Detection of dead processes: each process holds a kernel lock on one byte of `<board>.locks`.
 //!
-//! The locks are POSIX record locks: they belong to the process, a forked child does not inherit
-//! them, and the kernel drops them when the process ends, however it ends. Closing *any* descriptor
-//! of the file would drop them too, so each process opens the file once and never closes it.
-//! Queries use `F_OFD_GETLK`, which sees the locks of the own process as well.
+//! The locks are POSIX record locks. They belong to the process, a forked child does not inherit them, and the kernel
+//! drops them whenever the process ends. Closing *any* descriptor of the file would drop them too, so each process
+//! opens the file once and never closes it. Queries use `F_OFD_GETLK`, which also sees locks of the own process.
 #![allow(unsafe_code, reason = "record locks go through fcntl")]
 
 use std::fs::{File, OpenOptions};
@@ -13,7 +12,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
-/// Locks of opened GPUs begin here, behind those of the rows for processes.
+/// First byte of the locks of opened GPUs, behind those of process rows.
 const OPENED: usize = 4096;
 
 /// A library of the driver that has a GPU open.
@@ -68,33 +67,34 @@ impl SlotLocks {
         Ok(SlotLocks { fd })
     }
 
-    /// Takes the lock of a slot for this process; false if another process has it.
+    /// Takes the lock of a slot for this process; false if another process holds it.
     pub(crate) fn take(self, slot: usize) -> bool {
         let l = record(libc::F_WRLCK, slot);
         // SAFETY: the descriptor stays open for the process's life; `l` is a valid flock.
         unsafe { libc::fcntl(self.fd, libc::F_SETLK, &raw const l) == 0 }
     }
 
-    /// Gives the lock of a slot back.
+    /// Releases the lock of a slot.
     pub(crate) fn give_back(self, slot: usize) {
         let l = record(libc::F_UNLCK, slot);
         // SAFETY: as in `take`.
         unsafe { libc::fcntl(self.fd, libc::F_SETLK, &raw const l) };
     }
 
-    /// Notes that this process has a GPU open; others may have it as well.
+    /// Records that this process has a GPU open; other processes may have it open, too.
     pub(crate) fn open_gpu(self, by: Opener, gpu: usize) {
         let l = record(libc::F_RDLCK, by.byte(gpu));
         // SAFETY: as in `take`.
         unsafe { libc::fcntl(self.fd, libc::F_SETLK, &raw const l) };
     }
 
-    /// Takes that back.
+    /// Undoes [`SlotLocks::open_gpu`].
     pub(crate) fn close_gpu(self, by: Opener, gpu: usize) {
         self.give_back(by.byte(gpu));
     }
 
-    /// A process that has a GPU open, 0 where it cannot be seen from this pid namespace. `but_me`: another one.
+    /// Pid of a process that has a GPU open, 0 if it is not visible from this pid namespace. `but_me` leaves out this
+    /// process.
     pub(crate) fn opener(self, gpu: usize, but_me: bool) -> Option<i32> {
         let mut l = record(libc::F_WRLCK, Opener::Cuda.byte(gpu));
         l.l_len = 2;
@@ -111,14 +111,14 @@ impl SlotLocks {
         (i32::from(l.l_type) != libc::F_UNLCK).then_some(l.l_pid.max(0))
     }
 
-    /// Whether a process holds the lock of this slot: its pid as seen from here, 0 if it cannot be
-    /// seen from this pid namespace; `None` if nobody holds it.
+    /// Pid of the process that holds the lock of this slot, 0 if it is not visible from this pid namespace; `None` if
+    /// the lock is free.
     pub(crate) fn holder(self, slot: usize) -> Option<i32> {
         let mut l = record(libc::F_WRLCK, slot);
         // SAFETY: as in `take`; F_OFD_GETLK wants l_pid to be 0, which `record` made it.
         let rc = unsafe { libc::fcntl(self.fd, libc::F_OFD_GETLK, &raw mut l) };
         if rc != 0 {
-            // Unknown is not dead.
+            // An error does not mean that the process is dead.
             return Some(0);
         }
         (i32::from(l.l_type) != libc::F_UNLCK).then_some(l.l_pid.max(0))

@@ -1,4 +1,4 @@
-//! What a board shows to those who look: NVML, tests, the demo's checks.
+//! The board as readers see it: NVML, tests, the demo's checks.
 
 use crate::models::Model;
 use crate::presets::Preset;
@@ -14,9 +14,9 @@ pub struct BoardSnapshot {
     pub driver_version: String,
     /// CUDA version of the driver, such as 13000 for 13.0.
     pub cuda_version: u32,
-    /// How often a process has initialised the driver so far.
+    /// How often processes have initialised the driver.
     pub inits: u64,
-    /// What the driver costs and does wrong.
+    /// Costs and faults of the driver.
     pub preset: Preset,
     /// The GPUs by index.
     pub gpus: Vec<GpuSnapshot>,
@@ -27,7 +27,7 @@ pub struct BoardSnapshot {
 pub struct GpuSnapshot {
     /// UUID as NVML prints it, `GPU-xxxxxxxx-...`.
     pub uuid: String,
-    /// The same as 16 bytes.
+    /// The UUID as bytes.
     pub uuid_bytes: [u8; 16],
     /// Index, and minor number of the device node.
     pub minor: u32,
@@ -35,25 +35,25 @@ pub struct GpuSnapshot {
     pub pci_bus: u32,
     /// The model.
     pub model: &'static Model,
-    /// What it is an instance of, and its numbers there; `None` for a whole GPU.
+    /// Parent and numbers of a MIG instance; `None` for a whole GPU.
     pub instance: Option<Instance>,
-    /// Whether only its instances can be used, and the same as asked for: a change waits until nobody has it open.
+    /// MIG mode: current and pending. A change waits until no process has the GPU open.
     pub mig: [bool; 2],
-    /// It has fallen off the bus.
+    /// The GPU has fallen off the bus.
     pub lost: bool,
-    /// How often it was reset.
+    /// Number of resets.
     pub resets: u64,
-    /// Xid events since the board was made, the oldest first: at most the last 16.
+    /// The last 16 Xid events at most, the oldest first.
     pub xids: Vec<Xid>,
-    /// Errors and repairs, and what holds its clocks down.
+    /// Errors, repairs and clock event reasons.
     pub health: Health,
-    /// How many Xid events there have been in all.
+    /// Number of all Xid events since the board was made.
     pub xid_count: u64,
-    /// Bytes that processes have, context overhead included, without `reserved`.
+    /// Bytes that processes have, including context overhead, without `reserved`.
     pub used: u64,
-    /// Bytes that the driver keeps.
+    /// Bytes that the driver reserves.
     pub reserved: u64,
-    /// How often it has changed from one context to another; only known where the preset has slices.
+    /// Number of context switches; counted only if the preset has slices.
     pub switches: u64,
     /// Nanoseconds with any kernel resident.
     pub busy_ns: u64,
@@ -61,42 +61,42 @@ pub struct GpuSnapshot {
     pub sm_ns: u64,
     /// Resident warps times nanoseconds, over all SMs.
     pub warp_ns: u64,
-    /// The growth of the three integrals over the last second or so; `None` on a fresh board.
+    /// Growth of the three integrals over about the last second; `None` on a fresh board.
     pub recent: Option<Recent>,
     /// The processes that use it.
     pub processes: Vec<ProcessSnapshot>,
 }
 
 impl GpuSnapshot {
-    /// Whether a program can use it: no GPU that is divided, no instance that is not whole.
+    /// Whether a program can use it: false for a divided GPU and for an instance without a compute instance.
     #[must_use]
     pub fn is_usable(&self) -> bool {
         !self.is_divided() && self.instance.is_none_or(|i| i.made)
     }
 
-    /// Whether only its instances can be used.
+    /// Whether MIG mode is on, so that only instances can be used.
     #[must_use]
     pub fn is_divided(&self) -> bool {
         self.mig[0]
     }
 }
 
-/// What a GPU says of its memory and clocks beside its load.
+/// State of a GPU's memory and clocks, independent of its load.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Health {
-    /// Memory errors that were corrected, since the driver was loaded.
+    /// Corrected memory errors since the driver was loaded.
     pub ecc_corrected: u64,
-    /// Memory errors that were not.
+    /// Uncorrected memory errors since the driver was loaded.
     pub ecc_uncorrected: u64,
-    /// Rows that were replaced after corrected errors.
+    /// Rows remapped after corrected errors.
     pub remapped_corrected: u64,
-    /// Rows that were replaced after uncorrected errors.
+    /// Rows remapped after uncorrected errors.
     pub remapped_uncorrected: u64,
-    /// A replacement waits for a reset.
+    /// A remapping waits for a reset.
     pub remap_pending: bool,
-    /// A replacement failed.
+    /// A remapping failed.
     pub remap_failed: bool,
-    /// Bits of `nvmlDeviceGetCurrentClocksEventReasons` beside idleness.
+    /// Bits of `nvmlDeviceGetCurrentClocksEventReasons` other than idle.
     pub clock_reasons: u64,
     /// Value of the field `NVML_FI_DEV_GET_GPU_RECOVERY_ACTION`.
     pub recovery: u64,
@@ -140,7 +140,7 @@ impl Health {
     }
 }
 
-/// An instance of a divided GPU.
+/// A MIG instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Instance {
     /// Index of the GPU on the board.
@@ -149,22 +149,22 @@ pub struct Instance {
     pub gi: u32,
     /// Compute instance.
     pub ci: u32,
-    /// The first memory slice that it has.
+    /// First memory slice.
     pub start: u32,
-    /// It has its compute instance. Neither is so for one that was removed, whose parent is no GPU either.
+    /// It has its compute instance. False also for a removed instance, whose parent is not a GPU either.
     pub made: bool,
 }
 
 impl Instance {
-    /// The minors of its `/dev/nvidia-caps/nvidia-cap<N>`: of the GPU instance, of the compute instance. They are
-    /// laid out as the driver lays them out: after two for the machine, per GPU 15 instances of up to eight.
+    /// Minors of `/dev/nvidia-caps/nvidia-cap<N>` for the GPU instance and the compute instance. The numbering is the
+    /// driver's: two for the machine, then 15 instances of up to eight per GPU.
     #[must_use]
     pub fn caps(&self) -> [u32; 2] {
         let parent = u32::try_from(self.parent).unwrap_or(0);
         Self::caps_of(parent, self.gi, self.ci)
     }
 
-    /// The same by the numbers of GPU, GPU instance and compute instance.
+    /// The minors by the numbers of GPU, GPU instance and compute instance.
     #[must_use]
     pub fn caps_of(gpu: u32, gi: u32, ci: u32) -> [u32; 2] {
         let gi = 3 + gpu * 15 * 9 + gi * 9;
@@ -172,7 +172,7 @@ impl Instance {
     }
 }
 
-/// Of a divided GPU the use of its instances.
+/// Used bytes; of a divided GPU, including its instances.
 fn used(state: &State, index: usize) -> u64 {
     let own = |i: &usize| state.gpus()[*i].parent == index as u64 + 1;
     let instances = (0..state.gpus().len()).filter(own);
@@ -197,50 +197,50 @@ fn instance_of(g: &crate::state::Gpu) -> Option<Instance> {
 pub struct Xid {
     /// The Xid code.
     pub code: u64,
-    /// When, in nanoseconds of `CLOCK_MONOTONIC`.
+    /// Time in nanoseconds of `CLOCK_MONOTONIC`.
     pub at_ns: u64,
 }
 
 /// One process on one GPU at one moment.
 #[derive(Debug, Clone)]
 pub struct ProcessSnapshot {
-    /// Pid as seen by the reader; the process's own idea of it where that is not visible.
+    /// Pid as seen by the reader; the process's own pid if it is not visible to the reader.
     pub pid: u32,
     /// User id that the process had when it registered.
     pub uid: u32,
     /// Command name.
     pub name: String,
-    /// Identity on the board; never used twice.
+    /// Id on the board, never reused.
     pub id: u64,
-    /// Bytes of device memory, context overhead included.
+    /// Bytes of device memory, including context overhead.
     pub bytes: u64,
     /// Bytes by [`MemoryKind`], without context overhead.
     pub by_kind: [(MemoryKind, u64); 5],
-    /// Contexts.
+    /// Number of contexts.
     pub contexts: u64,
     /// Bytes of context overhead.
     pub context_bytes: u64,
-    /// Kernels launched.
+    /// Number of launched kernels.
     pub launched: u64,
-    /// Identity on the board of the MPS server that it is a client of.
+    /// Board id of its MPS server.
     pub mps: Option<u64>,
-    /// SMs that it may use as a client of MPS; 0 for all.
+    /// Maximum SMs as a client of MPS; 0 for all.
     pub sms: u32,
-    /// The code of the fault that it has had; 0 for none.
+    /// Code of its fault; 0 for none.
     pub fault: u32,
-    /// Nanoseconds of GPU time got: the whole while alone, 1/n while n contexts take turns.
+    /// Nanoseconds of GPU time: all of it while alone, 1/n while n contexts take turns.
     pub busy_ns: u64,
     /// SMs with at least one block, times nanoseconds.
     pub sm_ns: u64,
     /// Resident warps times nanoseconds.
     pub warp_ns: u64,
-    /// Bytes that a client of MPS may have; 0 for no such limit.
+    /// Maximum bytes of a client of MPS; 0 for no limit.
     pub pinned: u64,
-    /// Nanoseconds in which a kernel or a copy of the process ran; `busy_ns` is of kernels alone.
+    /// Nanoseconds in which a kernel or a copy of the process ran; `busy_ns` counts kernels only.
     pub work_ns: u64,
-    /// Bytes that its copies and fills have moved, of those that take time.
+    /// Bytes moved by copies and fills that take time.
     pub copied_bytes: u64,
-    /// The growth of the three integrals over the GPU's `recent` span.
+    /// Growth of the three integrals over the GPU's `recent` span.
     pub recent: Option<Recent>,
 }
 
@@ -257,7 +257,7 @@ pub struct Recent {
     pub warp_ns: f64,
 }
 
-/// The bytes of a UUID in the way that NVML prints them.
+/// A UUID as text, as NVML prints it.
 #[must_use]
 pub fn uuid_text(bytes: &[u8; 16]) -> String {
     let mut s = String::from("GPU-");
@@ -315,7 +315,7 @@ pub(crate) fn take(state: &State, locks: SlotLocks) -> BoardSnapshot {
             .filter_map(|u| {
                 let slot = state.procs().iter().position(|p| p.id == u.owner)?;
                 let p = &state.procs()[slot];
-                // A process that registered after the sample had nothing then.
+                // The totals of a process that registered after the sample were 0 at the sample.
                 let then = from.map(|from| {
                     let same = u.marks.iter().find(|m| m.at_ns == from.at_ns);
                     same.copied().unwrap_or(Mark {

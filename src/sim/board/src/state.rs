@@ -1,9 +1,8 @@
 //! The board's state as plain data, and the pure operations on it.
 //!
-//! Nothing here reads a clock, a file or another process: the caller hands in the time and the
-//! list of dead processes, so that every rule is tested in virtual time. The structures are
-//! `repr(C)` without padding, made of 8-byte words, and any bit pattern is a valid value: a board
-//! file that somebody scribbled on gives wrong figures, never undefined behaviour.
+//! Nothing here reads a clock, a file or another process: the caller passes the time and the list of dead processes, so
+//! that every rule is tested in virtual time. The structures are `repr(C)` without padding, made of 8-byte words, and
+//! any bit pattern is a valid value: a corrupted board file gives wrong figures, never undefined behaviour.
 
 mod memory;
 mod mps;
@@ -15,25 +14,25 @@ pub(crate) use sched::Submit;
 use crate::models::Model;
 use crate::presets::Preset;
 
-/// Most GPUs on a board.
+/// Maximum number of GPUs on a board.
 pub const MAX_GPUS: usize = 16;
-/// Most processes on a board.
+/// Maximum number of processes on a board.
 pub const MAX_PROCS: usize = 256;
-/// Most pairs of process and GPU.
+/// Maximum number of pairs of process and GPU.
 pub const MAX_USES: usize = 1024;
-/// Most kernels that are queued, running, or done and not yet collected.
+/// Maximum number of kernels that are queued, running, or done and not yet collected.
 pub const MAX_KERNELS: usize = 2048;
-/// Most rows of the kernel table that one process may hold; a launch beyond waits.
+/// Maximum number of rows of the kernel table that one process may hold; a launch beyond it waits.
 pub const MAX_PENDING: usize = 128;
-/// Most earlier pieces of work that one launch can wait for.
+/// Maximum number of dependencies of one launch.
 pub const MAX_DEPS: usize = 4;
 /// Samples kept of each integral.
 pub(crate) const MARKS: usize = 8;
-/// Distance of the samples in nanoseconds.
+/// Time between samples in nanoseconds.
 pub(crate) const MARK_NS: u64 = 125_000_000;
 /// Xid events kept per GPU.
 pub const XIDS: usize = 16;
-/// Bytes of a process name.
+/// Maximum bytes of a process name.
 pub(crate) const NAME: usize = 64;
 
 #[repr(C)]
@@ -47,16 +46,16 @@ pub(crate) struct Head {
     pub use_hwm: u64,
     pub kernel_hwm: u64,
     pub cuda_version: u64,
-    /// What moving memory between a GPU and the host takes whatever its size, in nanoseconds, and the bytes of
-    /// it a second; 0 for the defaults.
+    /// Cost of moving memory between a GPU and the host: fixed time in nanoseconds, and bytes per second; 0 for the
+    /// defaults.
     pub checkpoint: [u64; 2],
-    /// A fault of checkpoints: step and how in the upper half, the process (0: all) in the lower; 0 for none.
+    /// Checkpoint fault: step and kind in the upper half, process (0: all) in the lower; 0 for none.
     pub checkpoint_fault: u64,
-    /// Seed of what the plain model leaves out; 0 for nothing of it.
+    /// Seed of the effects that the plain model omits; 0 disables them.
     pub nature: u64,
-    /// What the driver costs beyond the work, and does wrong.
+    /// Costs and faults of the driver.
     pub preset: Preset,
-    /// How often a process has initialised the driver.
+    /// How often processes have initialised the driver.
     pub inits: u64,
     pub driver_version: [u8; 32],
 }
@@ -76,28 +75,28 @@ pub(crate) struct Gpu {
     pub model: u64,
     pub uuid: [u8; 16],
     pub pci_bus: u64,
-    /// For an instance of a divided GPU: 1 + the index of that one; 0 for a GPU; all ones for an instance that was removed.
+    /// MIG instance: 1 + the index of its GPU; 0 for a GPU; all ones for a removed instance.
     pub parent: u64,
-    /// Numbers of an instance: GPU instance, compute instance.
+    /// Instance: numbers of GPU instance and compute instance.
     pub instance: [u64; 2],
-    /// Of an instance: the first memory slice that it has.
+    /// Instance: first memory slice.
     pub start: u64,
-    /// Of an instance: 1 once it has a compute instance, before which nobody can use it.
+    /// Instance: 1 once it has a compute instance. Until then no program can use it.
     pub made: u64,
-    /// Of a GPU: 1 if only its instances can be used, and the same as asked for.
+    /// GPU: MIG mode, current and pending; 1 if only its instances can be used.
     pub mig: [u64; 2],
     pub lost: u64,
-    /// How often it was reset.
+    /// Number of resets.
     pub resets: u64,
     pub xid_count: u64,
     pub xids: [[u64; 2]; XIDS],
-    /// Errors and repairs of memory, clock reasons, recovery action: see `Health`.
+    /// Memory errors and repairs, clock reasons, recovery action: see `Health`.
     pub health: [u64; 8],
-    /// Whose slice it is: see `State::slice_group`; 0 before the first one.
+    /// The group (`State::slice_group`) that has the slice; 0 before the first.
     pub turn: u64,
-    /// When that one began; later than now while the GPU changes to it.
+    /// When that slice began; in the future during a context switch.
     pub turn_since_ns: u64,
-    /// How often the GPU has changed from one to another.
+    /// Number of context switches.
     pub switches: u64,
     pub busy_ns: f64,
     pub sm_ns: f64,
@@ -114,7 +113,7 @@ impl Gpu {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct Proc {
-    /// 0 for a free row, else the identity of the process that has it.
+    /// Board id of the process; 0 for a free row.
     pub id: u64,
     pub pid: u64,
     pub uid: u64,
@@ -122,7 +121,7 @@ pub(crate) struct Proc {
     pub name: [u8; NAME],
 }
 
-/// What device memory is used for.
+/// Kinds of device memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum MemoryKind {
     /// `cuMemAlloc` and its relatives.
@@ -131,10 +130,10 @@ pub enum MemoryKind {
     Pool,
     /// Physical memory made by `cuMemCreate`.
     Virtual,
-    /// `cuMemAllocManaged`: known, but not counted as device memory, as in the real driver, which
-    /// keeps such pages in host memory until a kernel touches them.
+    /// `cuMemAllocManaged`. Not counted as device memory: the real driver keeps such pages in host memory until a
+    /// kernel touches them.
     Managed,
-    /// What the driver takes for itself: see [`crate::Hidden`].
+    /// Memory that the driver takes for itself: see [`crate::Hidden`].
     Driver,
 }
 
@@ -152,40 +151,40 @@ impl MemoryKind {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct Use {
-    /// Identity of the process, 0 for a free row.
+    /// Board id of the process, 0 for a free row.
     pub owner: u64,
     pub gpu: u64,
     pub bytes: [u64; 5],
     pub contexts: u64,
     pub context_bytes: u64,
     pub launched: u64,
-    /// Identity of the MPS server that the process is a client of; its own for the server; 0 for none.
+    /// Board id of the process's MPS server; the server's own for the server; 0 for none.
     pub mps: u64,
     /// SMs that a client of MPS may use at a time.
     pub sms: u64,
-    /// Bytes that a client of MPS may have; 0 for no such limit.
+    /// Maximum bytes of a client of MPS; 0 for no limit.
     pub pinned: u64,
-    /// The code that every call ends with since a fault; 0 for none.
+    /// Code that every call returns since a fault; 0 for none.
     pub fault: u64,
-    /// 1 while the memory of the process is in the host's.
+    /// 1 while the memory of the process is on the host.
     pub parked: u64,
     pub busy_ns: f64,
     pub sm_ns: f64,
     pub warp_ns: f64,
-    /// Time in which a kernel or a copy of the process ran.
+    /// Time in which a kernel or a copy of the process ran, in nanoseconds.
     pub work_ns: f64,
-    /// Bytes that copies and fills have moved.
+    /// Bytes moved by copies and fills.
     pub copied: u64,
     pub marks: [Mark; MARKS],
 }
 
 impl Use {
-    /// Whether this is a client of MPS, and not its server.
+    /// Whether this is a client of MPS. A server is not its own client.
     pub(crate) fn is_mps_client(&self) -> bool {
         self.mps != 0 && self.mps != self.owner
     }
 
-    /// Bytes that it has on the GPU now, context overhead included.
+    /// Bytes on the GPU now, including context overhead.
     pub(crate) fn device_bytes(&self) -> u64 {
         if self.parked != 0 {
             0
@@ -194,7 +193,7 @@ impl Use {
         }
     }
 
-    /// The same, wherever the bytes are.
+    /// Bytes on the GPU or parked on the host, including context overhead.
     pub(crate) fn own_bytes(&self) -> u64 {
         let [device, pool, virt, _managed, driver] = self.bytes;
         device
@@ -224,14 +223,14 @@ pub(crate) struct Kernel {
     pub resident: u64,
     pub phase_blocks: [u64; 2],
     pub phase_ns: [f64; 2],
-    /// 0 for a kernel, else the route of a copy, of so many bytes.
+    /// 0 for a kernel, else the route of a copy of `bytes` bytes.
     pub route: u64,
     pub bytes: u64,
-    /// When the GPU has it.
+    /// When the command reaches the GPU.
     pub ready_ns: u64,
-    /// Of a kernel that waits for others: the meeting's number, and how many come.
+    /// Meeting of a kernel that waits for others: its number, and how many kernels come.
     pub meeting: [u64; 2],
-    /// Part of the memory's bandwidth that it wants, and how much it needs the cache.
+    /// Part of the memory's bandwidth that it wants, and its sensitivity to cache misses.
     pub demand: f64,
     pub cache: f64,
     pub start_ns: u64,
@@ -304,7 +303,7 @@ impl State {
         &mut self.kernels[..hwm]
     }
 
-    /// A number that this board has never given out before: tickets, contexts, process identities.
+    /// A number that this board has never used before, for tickets, contexts and processes.
     pub(crate) fn fresh_id(&mut self) -> u64 {
         self.head.next_id += 1;
         self.head.next_id
@@ -314,7 +313,7 @@ impl State {
         owner != 0 && self.procs().iter().any(|p| p.id == owner)
     }
 
-    /// Puts a process into row `slot`, which must be free; gives its identity.
+    /// Puts a process into row `slot`, which must be free; returns its id.
     pub(crate) fn add_process(
         &mut self,
         slot: usize,
@@ -324,7 +323,7 @@ impl State {
         name: &str,
     ) -> u64 {
         let id = self.fresh_id();
-        // Rows between the old high-water mark and this one become visible: make them free.
+        // Clears rows between the old high-water mark and this one, which become visible.
         for i in self.head.proc_hwm()..slot {
             self.procs[i].id = 0;
         }
@@ -368,7 +367,7 @@ impl State {
         self.trim();
     }
 
-    /// Lowers the high-water marks to the last rows in use.
+    /// Lowers the high-water marks to the last used rows.
     pub(crate) fn trim(&mut self) {
         let last = |n: Option<usize>| n.map_or(0, |i| i as u64 + 1);
         self.head.proc_hwm = last(self.procs().iter().rposition(|p| p.id != 0));
@@ -381,7 +380,7 @@ impl State {
 pub(crate) mod tests {
     use super::*;
 
-    /// A board state with the given GPUs and one process, made without a file.
+    /// A board state with these GPUs and one process, without a file.
     pub(crate) fn state(slugs: &[&str]) -> (Box<State>, u64) {
         let mut s = crate::store::zeroed();
         for (i, slug) in slugs.iter().enumerate() {

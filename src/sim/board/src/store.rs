@@ -1,15 +1,13 @@
-//! The board file, and how a change to it is committed.
+//! The board file, and how a change is committed.
 //!
-//! The file holds a header and several buffers, each of which can hold a whole state; one word of
-//! the header names the current buffer and counts the commits. A writer copies the current buffer
-//! into its own memory, changes the copy, writes it into a buffer that nobody uses, and publishes
-//! that buffer with a single compare-and-swap. So a process that is killed at any store leaves the
-//! state as it was, and one that is stopped in the middle hinders nobody for long: after
-//! [`PATIENCE_MS`] the others go on without its lock, and when it continues, its swap fails and it
-//! starts again from the newer state.
+//! The file holds a header and several buffers for whole states. One word of the header names the current buffer and
+//! counts the commits. A writer copies the current buffer into its own memory, changes the copy, writes it into an
+//! unused buffer and publishes that with a single compare-and-swap. So a process that is killed at any store leaves the
+//! state as it was. A stopped process delays the others briefly: after [`PATIENCE_MS`] they go on without its lock, and
+//! when it continues, its swap fails and it starts again from the newer state.
 //!
-//! Locks are robust, process-shared mutexes. The first kind only keeps writers from doing work
-//! that would be thrown away; the second guards each buffer, so that no two writers fill the same.
+//! Locks are robust, process-shared mutexes. The first kind only avoids work that would be thrown away; the second
+//! guards each buffer, so that only one writer fills it.
 #![allow(unsafe_code, reason = "maps a file that other processes change")]
 
 use std::cell::UnsafeCell;
@@ -25,7 +23,7 @@ const MAGIC: u64 = u64::from_le_bytes(*b"gsboard\x01");
 const VERSION: u64 = 10;
 const LOCKS: usize = 8;
 const BUFFERS: usize = 8;
-/// How long a writer waits for another one before it goes on without the lock.
+/// How long a writer waits for another one's lock before it goes on without.
 const PATIENCE_MS: i64 = 10;
 
 #[repr(C, align(64))]
@@ -39,9 +37,9 @@ struct Header {
     state_size: u64,
     /// Number of commits in the upper 56 bits, the current buffer in the lower 8.
     current: AtomicU64,
-    /// Which of `locks` writers use now.
+    /// Index into `locks` of the lock that writers use now.
     lock: AtomicU32,
-    /// Changes whenever work may end earlier than was predicted; waiters sleep on it.
+    /// Changes whenever work may end earlier than predicted; waiters sleep on it.
     change: AtomicU32,
     waiters: AtomicU32,
     reserved: u32,
@@ -68,7 +66,7 @@ unsafe impl Send for Store {}
 // SAFETY: as above.
 unsafe impl Sync for Store {}
 
-/// Why a file is no board.
+/// Why a file cannot be opened as a board.
 pub(crate) enum OpenError {
     Io(std::io::Error),
     Bad(String),
@@ -120,11 +118,11 @@ impl Mutex {
         }
     }
 
-    /// Whether a lock call that returned `rc` got the lock; a dead owner's lock is taken over.
+    /// Whether a lock call that returned `rc` got the lock. The lock of a dead owner is taken over.
     fn taken(&self, rc: i32) -> bool {
         if rc == libc::EOWNERDEAD {
-            // SAFETY: the lock call said that this thread now holds the mutex of a dead owner.
-            // Nothing needs repair: what the lock guards is only published by one store.
+            // SAFETY: the lock call said that this thread now holds the mutex of a dead owner. Nothing needs repair:
+            // one store publishes what the lock guards.
             unsafe { libc::pthread_mutex_consistent(self.0.get()) };
         }
         rc == 0 || rc == libc::EOWNERDEAD
@@ -171,7 +169,7 @@ impl Store {
             }
         }
         store.copy_out(0, state);
-        // SAFETY: as above; the magic number comes last, so that a half-made board is none.
+        // SAFETY: as above; the magic number comes last, so that a half-made board is not valid.
         unsafe { (*h).magic = MAGIC };
         Ok(store)
     }
@@ -259,7 +257,7 @@ impl Store {
         }
     }
 
-    /// Copies the current state into `state`; gives the word that names it.
+    /// Copies the current state into `state`; returns the word that names it.
     pub(crate) fn load(&self, state: &mut State) -> u64 {
         let h = self.header();
         loop {
@@ -276,12 +274,12 @@ impl Store {
         }
     }
 
-    /// The word that names the current state: another one after every change.
+    /// The word that names the current state; it differs after every change.
     pub(crate) fn current(&self) -> u64 {
         self.header().current.load(Ordering::Acquire)
     }
 
-    /// Publishes `state` in place of the one that `current` names; false if that is out of date.
+    /// Publishes `state` in place of the state that `current` names; false if that is out of date.
     fn publish(&self, current: u64, state: &State) -> bool {
         let h = self.header();
         for (i, lock) in h.buffer_locks.iter().enumerate() {
@@ -289,7 +287,7 @@ impl Store {
                 continue;
             };
             fault::point();
-            // Only now that the buffer is locked can nobody make it current any more.
+            // From here on, with the buffer locked, no other writer can make it current.
             let at = h.current.load(Ordering::Acquire);
             if at != current {
                 return false;
@@ -317,7 +315,7 @@ impl Store {
             if let Some(held) = h.locks[i as usize % LOCKS].lock_for(PATIENCE_MS) {
                 return held;
             }
-            // Its holder is stopped. Let everybody use the next lock.
+            // The lock's holder is stopped. All writers go on with the next lock.
             let next = (i + 1) % LOCKS as u32;
             let _ = h
                 .lock
@@ -326,7 +324,7 @@ impl Store {
         Held(None)
     }
 
-    /// Runs `change` on the current state and commits it if it says so; `scratch` is overwritten.
+    /// Runs `change` on the current state and commits it if `change` says so; `scratch` is overwritten.
     pub(crate) fn transact<R>(
         &self,
         scratch: &mut State,
@@ -344,12 +342,12 @@ impl Store {
         }
     }
 
-    /// The present value of the word that waiters sleep on.
+    /// Current value of the word that waiters sleep on.
     pub(crate) fn change_word(&self) -> u32 {
         self.header().change.load(Ordering::Acquire)
     }
 
-    /// Wakes all waiters: work may end earlier than they were told.
+    /// Wakes all waiters: work may end earlier than predicted.
     pub(crate) fn wake(&self) {
         let h = self.header();
         h.change.fetch_add(1, Ordering::Release);
@@ -366,8 +364,8 @@ impl Store {
         }
     }
 
-    /// Sleeps for up to `ns` nanoseconds, or until the change word is no longer `seen`; `exact` leaves out what Linux
-    /// adds to sleeps (50 us, unless the thread asks for less).
+    /// Sleeps for up to `ns` nanoseconds, or until the change word is no longer `seen`. `exact` removes the timer slack
+    /// that Linux adds to sleeps (50 us by default).
     pub(crate) fn sleep(&self, seen: u32, ns: u64, exact: bool) {
         let h = self.header();
         // SAFETY: reads and sets a number of this thread.
@@ -403,7 +401,7 @@ fn current_buffer(current: u64) -> usize {
     (current & 0xff) as usize
 }
 
-/// The parts of a state that are in use, by its high-water marks: first byte and length.
+/// The used parts of a state, by its high-water marks: first byte and length.
 fn used_ranges(head: &Head) -> [(usize, usize); 5] {
     [
         (0, size_of::<Head>()),
@@ -431,9 +429,8 @@ mod fault {
 pub(crate) mod fault {
     use std::sync::atomic::{AtomicI32, AtomicI64, Ordering};
 
-    /// Stores until the signal comes; negative for never.
+    /// Number of stores before the signal; negative for never.
     pub(crate) static COUNTDOWN: AtomicI64 = AtomicI64::new(-1);
-    /// The signal.
     pub(crate) static SIGNAL: AtomicI32 = AtomicI32::new(libc::SIGKILL);
 
     pub(super) fn point() {

@@ -1,11 +1,11 @@
-//! Arrays and mipmapped arrays: device memory with a layout of its own, reached by copies only.
+//! Arrays and mipmapped arrays: device memory with a layout of its own, accessible by copies only.
 
 use crate::code::{INVALID_HANDLE, INVALID_VALUE, NOT_SUPPORTED, OUT_OF_MEMORY, R};
 use crate::driver::{Driver, Tables};
 use crate::ffi::{In, Out, export};
 use crate::memory::Kind;
 
-/// Rows of arrays begin at multiples of this many bytes.
+/// Alignment of an array's rows in bytes.
 const PITCH: usize = 32;
 
 /// `CUDA_ARRAY_DESCRIPTOR`.
@@ -55,7 +55,7 @@ pub(crate) struct Mipmap {
 }
 
 impl Descriptor3D {
-    /// Bytes of an element.
+    /// Bytes per element.
     fn element(&self) -> R<usize> {
         let channel = match self.format {
             0x01 | 0x08 => 1,
@@ -81,7 +81,7 @@ impl Descriptor3D {
             && self.height <= 131_072
             && self.depth <= most
             && self.flags & !FLAGS == 0
-            // A slice needs rows, unless it is a layer; layers have to be counted.
+            // A slice needs rows, unless it is a layer; an array of layers needs a layer count.
             && (self.depth == 0 || self.height > 0 || layered)
             && (!layered || self.depth > 0)
             && (!cube || (self.width == self.height && self.depth.is_multiple_of(6)));
@@ -133,7 +133,7 @@ impl Array {
 }
 
 impl Tables {
-    /// Forgets the arrays of a context; their memory goes with the context's.
+    /// Forgets the arrays of a context. Their memory is freed with the context's.
     pub(crate) fn forget_arrays(&mut self, context: u64) {
         self.arrays.retain(|_, a| a.context != context);
         self.mipmaps.retain(|_, m| m.context != context);
@@ -211,7 +211,7 @@ export! {
         let context = d.current(&t)?;
         shape.check()?;
         let longest = shape.width.max(shape.height).max(shape.depth);
-        // More levels than halvings are cut.
+        // Limits the levels to the number of halvings.
         let count = levels.min(longest.ilog2() + 1);
         if count == 0 {
             return Err(INVALID_VALUE);

@@ -2,7 +2,7 @@
 
 use gshare_sim_board::Model;
 
-/// The value of a device attribute; `None` for numbers that this driver does not know.
+/// The value of a device attribute; `None` for unknown numbers.
 pub(crate) fn value(m: &Model, pci_bus: u32, attribute: u32) -> Option<i32> {
     let (major, minor) = m.compute_capability;
     let hopper = major >= 9;
@@ -80,9 +80,9 @@ pub(crate) fn value(m: &Model, pci_bus: u32, attribute: u32) -> Option<i32> {
         87 => m.fp64_ratio,
         88 => 0,
         89..=91 => 1,
-        // Memory operations in streams: not carried.
+        // Memory operations in streams: not supported.
         92..=94 => 0,
-        // Cooperative launches, on one device.
+        // Cooperative launches: on one device only.
         95 => 1,
         96 => 0,
         97 => m.shared_optin,
@@ -90,7 +90,7 @@ pub(crate) fn value(m: &Model, pci_bus: u32, attribute: u32) -> Option<i32> {
         99 => 1,
         100 | 101 => 0,
         102 => 1,
-        // Handles to share with other processes: file descriptors only.
+        // Shareable handles: file descriptors only.
         103 => 1,
         104 | 105 => 0,
         106 => m.blocks_per_sm,

@@ -1,4 +1,4 @@
-//! Functions of the program that run when a stream gets to them, on a thread of their own.
+//! Host functions of the program, which run on a thread of their own when a stream reaches them.
 
 use std::cell::Cell;
 

@@ -1,8 +1,7 @@
-//! Stream capture: work on some streams becomes nodes of a graph instead of being done.
+//! Stream capture: work on some streams becomes nodes of a graph instead of running.
 //!
-//! A capture begins in one stream and spreads to those that wait for its events. What would have to
-//! look at the work itself - queries, waits, work that the legacy default stream orders - is
-//! refused and invalidates the capture, as the driver API documents it.
+//! A capture begins in one stream and spreads to those that wait for its events. Queries, waits and work that the
+//! legacy default stream would order are refused and invalidate the capture, as the driver API documents.
 
 use std::cell::Cell;
 use std::collections::HashSet;
@@ -19,28 +18,28 @@ use crate::op::Op;
 use crate::stream::{NON_BLOCKING, Stream, thread_id};
 
 const GLOBAL: u32 = 0;
-/// Above the thread-local mode, 1.
+/// The mode above thread-local (1).
 const RELAXED: u32 = 2;
 
 #[derive(Debug)]
 pub(crate) struct Capture {
     graph: u64,
-    /// The stream that it began in.
+    /// The stream in which it began.
     origin: u64,
     thread: u64,
     mode: u32,
     is_invalid: bool,
-    /// The graph is the program's own, which keeps it.
+    /// The program passed the graph and keeps it.
     into_given: bool,
-    /// The last nodes of branches whose stream is gone.
+    /// The last nodes of branches whose stream was destroyed.
     ended: Vec<u64>,
 }
 
-/// What a capture has put into a stream.
+/// A stream's part in a capture.
 #[derive(Debug)]
 pub(crate) struct Captured {
     pub capture: u64,
-    /// The nodes that the stream's next node comes after.
+    /// The nodes before the stream's next node.
     deps: Vec<u64>,
     edges: Vec<Edge>,
 }
@@ -56,7 +55,7 @@ impl Tables {
         }
     }
 
-    /// The capture that a stream is in; an error if something has invalidated it.
+    /// The capture that a stream is in; an error if the capture is invalid.
     fn capture_of(&self, stream: u64) -> R<Option<u64>> {
         let Some(c) = &self.stream(stream)?.capture else {
             return Ok(None);
@@ -67,7 +66,7 @@ impl Tables {
         }
     }
 
-    /// The captures that work on this stream, if it is the legacy one, would wait for.
+    /// The captures that work on this stream would wait for. Empty unless it is the legacy stream.
     fn joined_captures(&self, stream: u64) -> R<Vec<u64>> {
         let s = self.stream(stream)?;
         if self.captures.is_empty() || !s.is_legacy {
@@ -128,7 +127,7 @@ impl Tables {
         Ok(())
     }
 
-    /// A stream goes: a branch that was joined is over, the origin takes the capture along.
+    /// Removes a stream from its capture. A branch ends; without its origin the capture is invalid.
     pub(crate) fn leave_capture(&mut self, stream: u64) {
         let Some(c) = self.streams.get_mut(&stream).and_then(|s| s.capture.take()) else {
             return;
@@ -139,7 +138,8 @@ impl Tables {
         }
     }
 
-    /// Ends a capture: its streams work again; gives the streams' last nodes but the origin's.
+    /// Ends a capture, so that its streams work normally again; returns the last nodes of the origin, and those of the
+    /// other streams.
     fn end(&mut self, capture: u64, origin: u64) -> (Vec<u64>, Vec<u64>) {
         let mut own = Vec::new();
         let ended = self.captures.get_mut(&capture);
@@ -157,7 +157,6 @@ impl Tables {
         }
         for e in self.events.values_mut() {
             if e.captured.as_ref().is_some_and(|c| c.0 == capture) {
-                // The event stands for nothing any more.
                 e.captured = None;
             }
         }
@@ -166,7 +165,8 @@ impl Tables {
 }
 
 impl Driver {
-    /// The stream that work is put on. The legacy stream would wait for capturing streams.
+    /// The stream for new work. An error, which invalidates the captures, if the legacy stream would wait for capturing
+    /// streams.
     pub(crate) fn op_stream(&self, handle: u64) -> R<u64> {
         let s = self.stream(handle)?;
         let mut t = self.tables();
@@ -181,7 +181,7 @@ impl Driver {
         }
     }
 
-    /// The same for questions, which invalidate nothing.
+    /// The same for queries, which invalidate nothing.
     fn asked_stream(&self, handle: u64) -> R<u64> {
         let s = self.stream(handle)?;
         match self.tables().joined_captures(s)?[..] {
@@ -190,7 +190,7 @@ impl Driver {
         }
     }
 
-    /// Refuses something that no capturing stream can do.
+    /// Refuses a call that capturing streams do not support.
     pub(crate) fn forbid_capture(&self, stream: u64) -> R {
         let mut t = self.tables();
         match t.capture_of(stream)? {
@@ -202,7 +202,7 @@ impl Driver {
         }
     }
 
-    /// Refuses what is potentially unsafe while a capture goes on, by the thread's mode.
+    /// Refuses a potentially unsafe call during a capture, by the thread's mode.
     pub(crate) fn unsafe_call(&self) -> R {
         let mut t = self.tables();
         if t.captures.is_empty() {
@@ -226,7 +226,7 @@ impl Driver {
         }
     }
 
-    /// Captures an operation if the stream is in a capture; gives the node.
+    /// Captures an operation if the stream is in a capture; returns the node.
     pub(crate) fn captured(&self, stream: u64, op: &Op) -> R<Option<u64>> {
         let mut t = self.tables();
         match t.capture_of(stream)? {
@@ -235,7 +235,7 @@ impl Driver {
         }
     }
 
-    /// An event recorded in a capturing stream marks a place in the graph.
+    /// Records an event in a capturing stream, as a place in the graph.
     pub(crate) fn capture_record(&self, stream: u64, event: u64) -> R<bool> {
         let mut t = self.tables();
         let Some(capture) = t.capture_of(stream)? else {
@@ -250,7 +250,7 @@ impl Driver {
         Ok(true)
     }
 
-    /// A wait for an event of a capture draws the stream in; false if no capture has to do with it.
+    /// Draws the stream into a capture by a wait for a captured event; false if no capture is involved.
     pub(crate) fn capture_wait(&self, stream: u64, event: u64) -> R<bool> {
         let mut t = self.tables();
         let own = t.capture_of(stream)?;
@@ -366,7 +366,7 @@ impl Tables {
     }
 }
 
-/// What the three generations of the question about a capture ask for.
+/// What the three generations of `cuStreamGetCaptureInfo` ask for.
 struct Info {
     status: Out<u32>,
     id: Out<u64>,

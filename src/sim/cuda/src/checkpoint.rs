@@ -1,9 +1,9 @@
-//! Checkpoints of processes (`cuCheckpointProcess*`): calls of a process are stopped, its device memory goes to
-//! memory of its own on the host and comes back, on the same GPUs or on others of the same model.
+//! Checkpoints of processes (`cuCheckpointProcess*`): the driver stops a process's calls, moves its device memory to
+//! host memory of the process, and brings it back to the same GPUs or to others of the same model.
 //!
-//! As in the real driver a thread of the process that is named in `/proc/PID/task/*/comm` does the work, and whoever
-//! may look into the process (`ptrace` read access) reaches it through one of its files, `/proc/PID/fd/N`: here a page
-//! of memory with a request and its answer. The caller may die at any moment; what was begun is finished.
+//! As in the real driver, a thread of the process does the work. Its name in `/proc/PID/task/*/comm` says which file,
+//! `/proc/PID/fd/N`, callers use; they need `ptrace` read access to the process. Here that file is a page of memory
+//! with a request and its answer. The caller may die at any moment; a step that has begun is finished.
 
 mod calls;
 mod handler;
@@ -29,12 +29,12 @@ mod state {
     pub(super) const LOCKED: u32 = 1;
     pub(super) const CHECKPOINTED: u32 = 2;
     pub(super) const FAILED: u32 = 3;
-    /// While a step is under way, from CUDA 13.4 on.
+    /// States during a step, from CUDA 13.4 on.
     pub(super) const CHECKPOINTING: u32 = 4;
     pub(super) const RESTORING: u32 = 5;
 }
 
-/// The CUDA version that brought these functions, that of the map of GPUs, and that of the states in between.
+/// CUDA versions that introduced these functions, the map of GPUs, and the states during a step.
 const SINCE: i32 = 12_080;
 const MAP_SINCE: i32 = 13_000;
 const BETWEEN_SINCE: i32 = 13_040;
@@ -69,7 +69,7 @@ const _: () = assert!(size_of::<LockArgs>() == 64);
 const _: () = assert!(size_of::<NoArgs>() == 64);
 const _: () = assert!(size_of::<RestoreArgs>() == 64);
 
-/// Runs one of these functions: the caller has a driver, but its own calls are not stopped by a checkpoint.
+/// Runs one of these functions. The caller needs a driver, but a checkpoint does not stop its own calls.
 fn on(pid: i32, body: impl FnOnce(&Mailbox) -> R) -> CUresult {
     plain(|| {
         driver::get()?;
@@ -80,7 +80,7 @@ fn on(pid: i32, body: impl FnOnce(&Mailbox) -> R) -> CUresult {
     })
 }
 
-/// The fault of communicators: a process waits while another one is locked.
+/// The fault of communicators: a process hangs while another one is locked.
 fn wait_for_peers(pid: i32) {
     let Ok(d) = driver::get() else { return };
     let faulty = || {

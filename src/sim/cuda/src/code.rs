@@ -2,7 +2,7 @@
 
 pub(crate) type CUresult = u32;
 
-/// What a driver function ends with: nothing, or the code of an error.
+/// Result of a driver function: nothing, or an error code.
 pub(crate) type R<T = ()> = Result<T, CUresult>;
 
 pub(crate) const SUCCESS: CUresult = 0;

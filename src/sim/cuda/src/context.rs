@@ -1,4 +1,4 @@
-//! Contexts: the primary one of each device, others, and each thread's stack of them.
+//! Contexts: each device's primary context, others, and each thread's stack of contexts.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
@@ -25,7 +25,7 @@ pub(crate) struct Context {
     pub flags: u32,
     pub api: u32,
     pub primary: bool,
-    /// The error that ended it; every later call returns it.
+    /// The error that ended the context; every later call returns it.
     pub sticky: Option<CUresult>,
     /// The legacy default stream.
     pub legacy: u64,
@@ -119,7 +119,7 @@ impl Driver {
         Ok(handle)
     }
 
-    /// Changes what the driver takes for a context beyond its overhead, if the GPU has room for that.
+    /// Changes the hidden memory of a context (see [`Hidden`]) if the GPU has room for that.
     pub(crate) fn hide(&self, t: &mut Tables, context: u64, change: impl FnOnce(&mut Hidden)) -> R {
         let c = t.contexts.get_mut(&context).ok_or(INVALID_CONTEXT)?;
         let mut hidden = c.hidden;
@@ -165,14 +165,14 @@ impl Driver {
         Ok(())
     }
 
-    /// The primary context of a device, made if it is not there.
+    /// The primary context of a device; made if absent.
     fn retain_primary(&self, device: i32) -> R<u64> {
         self.device(device)?;
         let mut t = self.tables();
         let i = device as usize;
         let handle = match t.primaries[i].context {
             Some(h) => h,
-            // The handle of a primary context stays the same for ever, as in the real driver.
+            // The handle of a primary context never changes, as in the real driver.
             None => {
                 let h = t.handle();
                 t.primaries[i].context = Some(h);
@@ -215,7 +215,7 @@ impl Driver {
     }
 }
 
-/// What `cuCtxCreate_v4` takes: parameters for MPS and for graphics.
+/// Parameters of `cuCtxCreate_v4` for MPS and for graphics.
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct CreateParams {
@@ -455,7 +455,7 @@ export! {
     };
 }
 
-/// Data-centre GPUs of one model reach each other; GeForce and workstation cards do not.
+/// Data-centre GPUs of one model have peer access; GeForce and workstation cards do not.
 fn can_access(d: &Driver, a: i32, b: i32) -> R<bool> {
     let (x, y) = (d.device(a)?, d.device(b)?);
     Ok(a != b && x.model.slug == y.model.slug && x.model.ecc)

@@ -1,8 +1,8 @@
 //! Copies and fills: real bytes, moved when the call is made.
 //!
-//! A copy of more than 64 KiB takes time on the board, in its stream: see [`gshare_sim_board::Route`]. Shorter
-//! ones take none, as the real driver hands them over with the command. Calls that C programs know as
-//! synchronous first wait for the work before them on their stream, and then for the copy.
+//! A copy of more than 64 KiB takes time on the board, in its stream: see [`gshare_sim_board::Route`]. Shorter copies
+//! take none, as the real driver passes the bytes with the command. Synchronous calls first wait for earlier work on
+//! their stream, and then for the copy.
 
 mod time;
 
@@ -21,7 +21,7 @@ pub(crate) const DEVICE: u32 = 2;
 pub(crate) const ARRAY: u32 = 3;
 const UNIFIED: u32 = 4;
 
-/// `CUDA_MEMCPY3D`; every copy is one.
+/// `CUDA_MEMCPY3D`, to which every copy is converted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[repr(C)]
 pub(crate) struct Copy3D {
@@ -54,7 +54,7 @@ pub(crate) struct Copy3D {
 
 const _: () = assert!(size_of::<Copy3D>() == 200);
 
-/// Where one side of a copy lies, with its position in it.
+/// One side of a copy, with its position in the memory.
 #[derive(Clone, Copy)]
 struct Side {
     kind: u32,
@@ -68,7 +68,7 @@ struct Side {
     z: usize,
 }
 
-/// One side of a copy as addresses: the first byte, and the distance of rows and slices.
+/// One side of a copy as addresses: the first byte, and the strides of rows and slices.
 #[derive(Clone, Copy)]
 struct Span {
     start: u64,
@@ -90,7 +90,7 @@ pub(crate) struct Fill {
 }
 
 impl Copy3D {
-    /// A run of bytes; the kinds are those of the two sides.
+    /// A copy of contiguous bytes; the kinds are those of the two sides.
     pub(crate) fn run(to: (u32, u64), from: (u32, u64), len: usize) -> Copy3D {
         let mut c = Copy3D {
             src_type: from.0,
@@ -147,7 +147,7 @@ impl Copy3D {
 }
 
 impl Side {
-    /// The program's own memory, which the driver cannot copy from later.
+    /// Pageable memory of the program, which the driver cannot copy from later.
     fn is_pageable(&self, t: &Tables) -> bool {
         let addr = match self.kind {
             HOST => self.host,
@@ -188,7 +188,7 @@ impl Side {
             DEVICE | UNIFIED => self.device,
             _ => return Err(INVALID_VALUE),
         };
-        // A pitch of 0 means that the rows lie next to each other.
+        // A pitch of 0 means contiguous rows.
         let row = if self.pitch == 0 { c.width } else { self.pitch };
         let height = if self.height == 0 {
             c.height
@@ -215,7 +215,7 @@ impl Side {
 }
 
 impl Driver {
-    /// Both sides of a copy as addresses; an error if one does not lie in its memory.
+    /// Both sides of a copy as addresses; an error if a side is not inside its memory.
     fn spans(&self, c: &Copy3D, in_graph: bool) -> R<(Span, Span)> {
         let t = self.tables();
         let to = c.target().span(&t, c, in_graph)?;
@@ -270,7 +270,7 @@ impl Driver {
         if self.captured(s, &op)?.is_some() {
             return Ok(());
         }
-        // To memory that is not pinned, the copy is over when the call returns.
+        // A copy to pageable memory is over when the call returns.
         let (late, pageable) = {
             let t = self.tables();
             let before = t.before(s)?;
@@ -290,7 +290,7 @@ impl Driver {
         Ok(())
     }
 
-    /// A copy that is put off: from memory that is not pinned, the bytes are taken now.
+    /// Prepares a postponed copy: takes the bytes of a pageable source now.
     pub(crate) fn keep_bytes(&self, t: &Tables, op: Op) -> Op {
         let Op::Copy(c, None) = op else { return op };
         let source = c.source();
@@ -357,7 +357,7 @@ impl Driver {
         Ok(())
     }
 
-    /// A fill; `sync`: by a function that cannot be captured.
+    /// A fill; `sync`: from a function that cannot be captured.
     fn fill(&self, stream: u64, sync: bool, f: Fill) -> R {
         let s = self.op_stream(stream)?;
         if sync {
@@ -460,7 +460,7 @@ impl Copy2D {
     }
 }
 
-/// A run of bytes to or from a one-dimensional array.
+/// A copy of contiguous bytes to a one-dimensional array.
 fn to_array(array: u64, offset: usize, from: (u32, u64), len: usize) -> Copy3D {
     Copy3D {
         dst_x: offset,

@@ -1,4 +1,4 @@
-//! Initialisation, versions, and questions about devices.
+//! Initialisation, versions, and queries of devices.
 
 use std::ffi::c_char;
 
@@ -22,7 +22,7 @@ extern "C" fn cuInit(flags: u32) -> CUresult {
     })
 }
 
-/// The CUDA version of the board's driver, also before `cuInit`.
+/// The CUDA version of the board's driver, available before `cuInit`.
 pub(crate) fn version() -> i32 {
     let board = match driver::get() {
         Ok(d) => return d.board.snapshot().cuda_version.cast_signed(),
@@ -43,7 +43,7 @@ fn bus_id(d: &Device) -> String {
     format!("00000000:{:02X}:00.0", d.pci_bus)
 }
 
-/// Writes a text and its NUL into a buffer, cut to its size.
+/// Writes a text and its NUL into a buffer, truncated to its size.
 fn set_text(out: Out<u8>, len: i32, text: &str) -> R {
     let room = usize::try_from(len).map_err(|_| INVALID_VALUE)?;
     if room == 0 {
@@ -54,7 +54,7 @@ fn set_text(out: Out<u8>, len: i32, text: &str) -> R {
 }
 
 fn uuid(d: &Driver, out: Out<[u8; 16]>, device: i32) -> R {
-    // Of the GPU that the device is on now.
+    // The GPU that the device is on now.
     let at = d.board.gpu_at(d.device(device)?.gpu);
     let uuid = d.uuids.get(at).copied();
     out.set(uuid.ok_or(INVALID_DEVICE)?)
@@ -71,8 +71,8 @@ export! {
         set_text(out, len, d.device(device)?.model.name)
     };
     cuDeviceGetUuid(out: Out<[u8; 16]>, device: i32) |d| {
-        // Kept apart from its successor: equal bodies would be folded into one address, and a program
-        // that goes by the address could not tell the versions apart, as it can with the real driver.
+        // Distinguishes this function from its successor: equal bodies would be folded into one address, but a program
+        // that compares addresses can tell the versions apart with the real driver.
         std::hint::black_box(1_u8);
         uuid(d, out, device)
     };

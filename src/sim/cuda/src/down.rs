@@ -1,5 +1,5 @@
-//! The end of the driver: it takes itself down while the process exits, as real ones do. Threads that others have
-//! brought into the process (a proxy's own) would crash in it then, at the latest when they next come to it.
+//! The driver takes itself down while the process exits, as real drivers do. Threads that a proxy has started in the
+//! process would then crash, at the latest on their next call.
 
 use std::cell::Cell;
 use std::ffi::{CStr, c_int, c_void};
@@ -10,14 +10,14 @@ use std::time::Duration;
 use crate::code::{DEINITIALIZED, R};
 use crate::driver;
 
-/// The name of threads that must be gone by then begins so: none of the program's.
+/// Name prefix of threads that must be gone by then. The program's own threads have other names.
 const FOREIGN: &[u8] = b"gshare-";
 
-/// How long it takes: who comes within that time finds half of it gone.
+/// Duration of the teardown: calls in this time find the driver half destroyed.
 const TAKES: Duration = Duration::from_millis(3);
 
 static DOWN: AtomicBool = AtomicBool::new(false);
-/// Such a thread has ever called.
+/// Whether a thread with this prefix has ever called.
 static CAME: AtomicBool = AtomicBool::new(false);
 static INSIDE: AtomicU32 = AtomicU32::new(0);
 
@@ -45,7 +45,7 @@ fn crash(why: &str) -> ! {
     std::process::abort();
 }
 
-/// From now on the process's exit takes the driver down.
+/// Takes the driver down at the process's exit.
 pub(crate) fn arm() {
     static ARMED: Once = Once::new();
     ARMED.call_once(|| {
@@ -58,7 +58,7 @@ fn is_foreign() -> bool {
     thread_local! {
         static FOREIGNER: Cell<Option<bool>> = const { Cell::new(None) };
     }
-    // Threads whose own storage is gone are the program's.
+    // A thread without thread-local storage any more is the program's.
     let known = FOREIGNER.try_with(Cell::get).unwrap_or(Some(false));
     known.unwrap_or_else(|| {
         let mut name = [0_u8; 16];
@@ -71,7 +71,7 @@ fn is_foreign() -> bool {
     })
 }
 
-/// A call; such threads are counted while it lasts.
+/// A call; calls of threads with the prefix are counted while they last.
 pub(crate) struct Guest(bool);
 
 impl Drop for Guest {

@@ -1,7 +1,7 @@
 //! The driver's state in this process: made by `cuInit`, never destroyed.
 //!
-//! One mutex guards all tables. It is not held while a kernel is interpreted, while the process
-//! waits for the board's time, or while a callback of the program runs.
+//! One mutex guards all tables. It is not held during interpretation of a kernel, waits for the board's time or
+//! callbacks of the program.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::CStr;
@@ -54,7 +54,7 @@ pub(crate) struct Primary {
     pub flags: u32,
 }
 
-/// What a launch may take on the processor.
+/// Longest interpretation that the GPU's clock does not subtract, in nanoseconds: a real launch takes as long.
 const CALL_NS: u64 = 10_000;
 
 /// Work that the board has not reported as finished.
@@ -62,22 +62,22 @@ const CALL_NS: u64 = 10_000;
 pub(crate) struct Live {
     pub context: u64,
     pub stream: u64,
-    /// Tickets that it waits for.
+    /// Tickets of its dependencies.
     pub deps: [u64; MAX_DEPS],
-    /// The earliest time at which it can begin, on the GPU's clock.
+    /// Earliest start, on the GPU's clock.
     pub ready_ns: u64,
-    /// Events that take its end as their time.
+    /// Events that record its end.
     pub events: Vec<u64>,
 }
 
-/// The clock that events show: real time less the time in which kernels were interpreted.
+/// The clock that events show: real time minus the time in which kernels were interpreted.
 ///
-/// On a real GPU a launch returns at once; here it computes the results first. Without this
-/// correction two events around a kernel would measure the interpreter. What takes no longer than the call of a launch does on a
-/// real driver is left in: the clock would fall behind by milliseconds a second, as no GPU's does.
+/// On a real GPU a launch returns at once; here it computes the results first. Without this correction two events
+/// around a kernel would measure the interpreter. Times up to the duration of a real launch call are not subtracted:
+/// otherwise the clock would fall behind by milliseconds per second.
 #[derive(Debug, Default)]
 struct GpuClock {
-    /// Time of interpretation until now, without the ones that run.
+    /// Total time of finished interpretations.
     lag_ns: u64,
     running: u32,
     since_ns: u64,
@@ -104,7 +104,7 @@ impl GpuClock {
     }
 }
 
-/// Everything that handles stand for.
+/// The objects behind all handles.
 #[derive(Debug, Default)]
 pub(crate) struct Tables {
     pub primaries: Vec<Primary>,
@@ -122,18 +122,18 @@ pub(crate) struct Tables {
     pub memory: Memory,
     pub vmm: Vmm,
     pub live: BTreeMap<u64, Live>,
-    /// Work that waits for host functions, by its number.
+    /// Postponed work that waits for host functions, by its number.
     pub put_off: BTreeMap<u64, PutOff>,
-    /// The tickets of work that was put off and is now on the board.
+    /// Tickets of postponed work that is on the board now.
     pub done: HashMap<u64, u64>,
     pub graphs: Graphs,
     pub captures: HashMap<u64, Capture>,
     pub arrays: HashMap<u64, Array>,
     pub mipmaps: HashMap<u64, Mipmap>,
     pub imports: Imports,
-    /// Memory of other drivers that was imported.
+    /// Imported memory of other drivers.
     pub external: HashMap<u64, OwnedFd>,
-    /// How often a kernel that meets others was launched on a GPU.
+    /// Launches per GPU of each kernel with a meeting.
     pub meetings: HashMap<(String, usize), u64>,
     clock: GpuClock,
     last_handle: u64,
@@ -145,21 +145,21 @@ pub(crate) struct Driver {
     pub slot: Slot,
     pub devices: Vec<Device>,
     tables: Mutex<Tables>,
-    /// Work that was put off has been done.
+    /// Signals that postponed work has run.
     pub changed: Condvar,
-    /// What makes this process a client of MPS.
+    /// This process's part as a client of MPS.
     pub mps: Option<mps::Client>,
     /// `CUDA_VISIBLE_DEVICES` hides GPUs that the process could open.
     pub is_subset: bool,
     /// The UUIDs of all GPUs of the board.
     pub uuids: Vec<[u8; 16]>,
-    /// Where the device nodes are.
+    /// Directory of the device nodes.
     nodes: PathBuf,
     /// Held for reading while a kernel is interpreted, for writing while memory is unmapped.
     pub memory_gate: RwLock<()>,
-    /// Bytes in a second over PCI Express by the registry of durations, if it has them.
+    /// Bytes per second over PCI Express, if the file of kernel durations sets them.
     pub pcie: Option<u64>,
-    /// What the driver costs beyond the work.
+    /// Costs of the driver beyond the work itself.
     pub preset: Preset,
 }
 
@@ -171,7 +171,7 @@ extern "C" fn after_fork_in_child() {
     FORKED.store(true, Ordering::Relaxed);
 }
 
-/// Whether this process is a child of the one that called `cuInit`.
+/// Whether this process is a forked child of a process that called `cuInit`.
 pub(crate) fn is_forked() -> bool {
     FORKED.load(Ordering::Relaxed)
 }
@@ -184,7 +184,7 @@ pub(crate) fn get() -> R<&'static Driver> {
     DRIVER.get().ok_or(NOT_INITIALIZED)
 }
 
-/// The code that stands for an error of the board.
+/// The result code for an error of the board.
 pub(crate) fn code_of(error: &BoardError) -> CUresult {
     match error {
         BoardError::OutOfMemory { .. } => OUT_OF_MEMORY,
@@ -196,8 +196,7 @@ pub(crate) fn code_of(error: &BoardError) -> CUresult {
     }
 }
 
-/// The directory of the simulated workstation's board: named by the environment, else beside the
-/// directory that this library lies in.
+/// The path of the board: from the environment, else beside the directory of this library.
 pub(crate) fn board_path() -> Option<PathBuf> {
     if let Some(path) = std::env::var_os("GSHARE_SIM_BOARD") {
         return Some(PathBuf::from(path));
@@ -275,7 +274,7 @@ pub(crate) fn init() -> R {
         }
     }
     for d in &devices {
-        // An instance, and the GPU that it is a part of.
+        // Opens an instance and its parent GPU.
         board.open_gpu(Opener::Cuda, d.gpu);
         board.open_gpu(Opener::Cuda, seen.gpus[d.gpu].minor as usize);
     }
@@ -311,7 +310,7 @@ pub(crate) fn init() -> R {
 }
 
 impl Tables {
-    /// A number for a new handle; never given out twice, and none of the reserved stream handles.
+    /// A new handle: never reused, and not a reserved stream handle.
     pub(crate) fn handle(&mut self) -> u64 {
         self.last_handle += 16;
         self.last_handle
@@ -323,21 +322,21 @@ impl Tables {
             .ok_or(crate::code::INVALID_CONTEXT)
     }
 
-    /// Takes note of work that the board reports as over.
+    /// Processes work that the board reports as over.
     pub(crate) fn absorb(&mut self, finished: &[Finished]) {
         for f in finished {
             self.over(f.ticket, f.end_ns.map(|end| end.saturating_sub(f.start_ns)));
         }
     }
 
-    /// A fault of a neighbour under MPS ends the contexts here.
+    /// A fault of another client of the MPS server ends the contexts on this GPU.
     fn faulted(&mut self, gpu: usize, code: CUresult) {
         for c in self.contexts.values_mut().filter(|c| c.gpu == gpu) {
             c.sticky.get_or_insert(code);
         }
     }
 
-    /// The work with this ticket is over; it took `ns`, or failed.
+    /// Removes work that is over; it took `ns`, or failed.
     pub(crate) fn over(&mut self, ticket: u64, ns: Option<u64>) {
         let Some(live) = self.live.remove(&ticket) else {
             return;
@@ -366,12 +365,12 @@ impl Tables {
         }
     }
 
-    /// Now, on the clock that events show.
+    /// The time now, on the clock that events show.
     pub(crate) fn gpu_now(&self) -> u64 {
         self.clock.at(now_ns())
     }
 
-    /// An interpretation begins (1) or ends (-1): the GPU's clock stands still meanwhile.
+    /// Begins (1) or ends (-1) an interpretation, during which the GPU's clock stands still.
     pub(crate) fn interpreting(&mut self, by: i32) {
         self.clock.interpreting(by, now_ns());
     }
@@ -394,8 +393,8 @@ impl Driver {
         visible::accessible(board, &self.nodes).contains(&gpu)
     }
 
-    /// Learns of faults that came from other clients of the MPS server, before the work that they ended is
-    /// taken for failed by itself.
+    /// Reads faults of other clients of the MPS server. Must precede reading finished work, which would report the work
+    /// that such a fault ended as failed by itself.
     pub(crate) fn learn_faults(&self, tables: &mut Tables) {
         if self.mps.is_none() {
             return;
@@ -407,7 +406,7 @@ impl Driver {
         }
     }
 
-    /// Asks the board what is over.
+    /// Reads from the board which work is over.
     pub(crate) fn poll(&self, tables: &mut Tables) {
         self.learn_faults(tables);
         if !tables.live.is_empty() {
@@ -417,7 +416,7 @@ impl Driver {
     }
 }
 
-/// Prints one note on stderr, once per process for each text.
+/// Prints a note on stderr, once per process and text.
 pub(crate) fn note_once(text: &str) {
     static SEEN: Mutex<Vec<Arc<str>>> = Mutex::new(Vec::new());
     let mut seen = SEEN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -431,7 +430,7 @@ pub(crate) fn note_once(text: &str) {
 mod tests {
     use super::GpuClock;
 
-    /// A thousand launches of kernels that do next to nothing, and one of a kernel that computes.
+    /// A thousand launches of nearly empty kernels, and one of a kernel that computes.
     #[test]
     fn events_fall_behind_by_what_is_interpreted_and_not_by_calls() {
         let (mut clock, ms) = (GpuClock::default(), 1_000_000);

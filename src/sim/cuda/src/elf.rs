@@ -1,13 +1,13 @@
-//! Machine code (cubin): which kernels it has, and what they take. It is never executed.
+//! Machine code (cubin): the names and resources of its kernels. It is never executed.
 
 use crate::image::KernelFacts;
 
 /// First word of an ELF file.
 pub(crate) const MAGIC: u32 = u32::from_le_bytes(*b"\x7fELF");
-/// Bytes of its header.
+/// Bytes of the file header.
 pub(crate) const HEADER: usize = 64;
 
-/// Bytes of the header of a section.
+/// Bytes of a section header.
 const SECTION: usize = 64;
 const NOBITS: u32 = 8;
 
@@ -21,7 +21,7 @@ fn offset_at(b: &[u8], at: usize) -> Option<usize> {
     usize::try_from(u64::from_le_bytes(*b.get(at..)?.first_chunk()?)).ok()
 }
 
-/// Bytes of the file: the section headers come last in cubins, or the program headers do.
+/// Length of the file: cubins end with the section headers or the program headers.
 pub(crate) fn length(header: &[u8]) -> Option<usize> {
     let table = |offset: usize, size: usize, count: usize| {
         let size = usize::from(u16_at(header, size)?);
@@ -40,7 +40,7 @@ struct Section<'a> {
 
 fn sections(b: &[u8]) -> Option<Vec<Section<'_>>> {
     let (start, size) = (offset_at(b, 40)?, usize::from(u16_at(b, 58)?));
-    // Shorter headers would lie over one another: then there are as many as the file says, however short it is.
+    // Overlapping shorter headers would allow as many sections as the file claims, however short the file is.
     if size < SECTION {
         return None;
     }
@@ -71,7 +71,7 @@ fn sections(b: &[u8]) -> Option<Vec<Section<'_>>> {
         .collect()
 }
 
-/// The kernels of a cubin: each has a section of code named after it.
+/// The kernels of a cubin: each has a code section named after it.
 pub(crate) fn kernels(b: &[u8]) -> Option<Vec<KernelFacts>> {
     let all = sections(b)?;
     let find = |prefix: &str, name: &str| {
@@ -84,7 +84,7 @@ pub(crate) fn kernels(b: &[u8]) -> Option<Vec<KernelFacts>> {
             name: name.to_owned(),
             params: Vec::new(),
             param_bytes: 0,
-            // By the code's symbol; older files have the count in the section's upper info byte.
+            // From the attribute of the code's symbol; older files have the count in the section's upper info byte.
             regs: registers(&all, s.info & 0xff_ffff)
                 .unwrap_or(s.info >> 24)
                 .max(8),
@@ -92,7 +92,7 @@ pub(crate) fn kernels(b: &[u8]) -> Option<Vec<KernelFacts>> {
             local: 0,
             max_threads: 1024,
         };
-        // Only kernels, not device functions, have parameters in a constant bank.
+        // Kernels have parameters in a constant bank; device functions do not.
         find(".nv.constant0.", name)?;
         if let Some(info) = find(".nv.info.", name) {
             attributes(info.data, &mut facts);
@@ -103,8 +103,8 @@ pub(crate) fn kernels(b: &[u8]) -> Option<Vec<KernelFacts>> {
     Some(list.collect())
 }
 
-/// One attribute after the other: kind and value. Only format 4 has a value of its own length; in
-/// the others it is in the two bytes of the length.
+/// Calls `f` with kind and value of each attribute. Only format 4 has a value with its own length; in the others the
+/// value is the two bytes of the length.
 fn each(data: &[u8], mut f: impl FnMut(u8, &[u8])) {
     let mut at = 0;
     while let (Some(format), Some(kind), Some(size)) =
@@ -131,7 +131,7 @@ fn registers(all: &[Section<'_>], symbol: u32) -> Option<u32> {
     found
 }
 
-/// Reads the attributes of a kernel: parameters (0x17) and most threads (0x05).
+/// Reads the attributes of a kernel: parameters (0x17) and maximum threads (0x05).
 fn attributes(data: &[u8], facts: &mut KernelFacts) {
     each(data, |kind, value| match kind {
         0x17 => {
@@ -154,7 +154,7 @@ fn attributes(data: &[u8], facts: &mut KernelFacts) {
 mod tests {
     use super::*;
 
-    /// An ELF file with these sections: name, type, info, data; of type 8 only the size counts.
+    /// An ELF file with these sections: name, type, info, data; for type 8 only the size of the data counts.
     fn file(sections: &[(&str, u32, u32, &[u8])]) -> Vec<u8> {
         let mut body = Vec::new();
         let mut headers = vec![0; 64];
@@ -226,12 +226,12 @@ mod tests {
         }
     }
 
-    /// A file of 262 bytes took seventeen minutes.
+    /// Regression test: a file of 262 bytes took seventeen minutes.
     #[test]
     fn a_header_of_a_section_has_its_whole_length() {
         let mut whole = file(&[(".text.k", 1, 0, b"code"), (".nv.constant0.k", 1, 0, b"")]);
         assert_eq!(kernels(&whole).map(|k| k.len()), Some(1));
-        // All of them are the second one.
+        // All headers are the second one.
         let table = offset_at(&whole, 40).unwrap() as u64 + 64;
         whole[40..48].copy_from_slice(&table.to_le_bytes());
         whole[58..60].copy_from_slice(&0_u16.to_le_bytes());

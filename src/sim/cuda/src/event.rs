@@ -23,9 +23,9 @@ pub(crate) struct Event {
     pub context: u64,
     flags: u32,
     state: State,
-    /// Last recorded in a capture: its number and the nodes that came before.
+    /// Last recorded in a capture: its number, and the nodes before the event.
     pub captured: Option<(u64, Vec<u64>)>,
-    /// The state that processes share.
+    /// State shared between processes.
     pub shared: Option<Cell>,
 }
 
@@ -40,7 +40,7 @@ impl Event {
         }
     }
 
-    /// One that another process made.
+    /// An event that another process made.
     pub(crate) fn imported(context: u64, cell: Cell) -> Event {
         Event {
             shared: Some(cell),
@@ -61,7 +61,7 @@ impl Event {
         }
     }
 
-    /// Work that was put off has become work on the board.
+    /// Follows postponed work to its ticket on the board.
     pub(crate) fn rename(&mut self, id: u64, ticket: u64) {
         if self.state == State::After(id) {
             self.state = State::After(ticket);
@@ -73,7 +73,7 @@ impl Event {
 }
 
 impl Tables {
-    /// The event is now reached when this work is over (0: it is reached).
+    /// Sets the work that the event waits for (0: the event is reached).
     pub(crate) fn set_event(&mut self, event: u64, id: u64, idle_ns: u64) -> R {
         let id = self.actual(id);
         let mut state = State::At(idle_ns);
@@ -100,7 +100,7 @@ impl Tables {
 }
 
 impl Driver {
-    /// The unfinished work that an event stands for.
+    /// The unfinished work that an event waits for.
     pub(crate) fn event_work(&self, t: &mut Tables, event: u64) -> R<Option<u64>> {
         let e = t.events.get(&event).ok_or(INVALID_HANDLE)?;
         if e.captured.is_some() {
@@ -116,7 +116,7 @@ impl Driver {
         Ok(match ticket {
             0 => None,
             t_ if t.live.contains_key(&t_) => Some(t_),
-            // Another process's work, or work of this one that is put off.
+            // Another process's work, or postponed work of this process.
             Cell::SOON => match e.state {
                 State::After(id) if t.is_unfinished(id) => Some(id),
                 _ => Some(Cell::SOON),
@@ -171,7 +171,7 @@ impl Driver {
         }
     }
 
-    /// Queries and waits may not meddle with a capture.
+    /// Refuses queries of and waits for a captured event.
     fn check_event(&self, event: u64) -> R<u64> {
         let (capture, context) = {
             let t = self.tables();
@@ -192,7 +192,7 @@ export! {
         out.check()?;
         let mut t = d.tables();
         let context = d.current(&t)?;
-        // What processes share has no time.
+        // Events shared between processes have no time.
         if flags & !7 != 0 || flags & 6 == INTERPROCESS {
             return Err(INVALID_VALUE);
         }

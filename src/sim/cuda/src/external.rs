@@ -1,5 +1,5 @@
-//! Memory of other drivers (Vulkan, a camera): it can be imported, and nothing of it can be mapped. What matters here is what
-//! it does to checkpoints.
+//! Memory of other drivers (Vulkan, a camera): programs can import it but not map it. It is here for its effect on
+//! checkpoints.
 
 use std::os::fd::{FromRawFd, OwnedFd};
 
@@ -12,7 +12,7 @@ use crate::ffi::{In, Out, export};
 #[repr(C)]
 struct Desc {
     kind: u32,
-    /// The descriptor is the first part of a union of two words.
+    /// A union of two words that begins with the descriptor.
     handle: [u64; 2],
     size: u64,
     flags: u32,
@@ -40,7 +40,7 @@ export! {
             return Err(INVALID_VALUE);
         }
         let handle = t.handle();
-        // SAFETY: it is open, and the caller gives it up by this call.
+        // SAFETY: the descriptor is open, and the caller gives it up with this call.
         t.external.insert(handle, unsafe { OwnedFd::from_raw_fd(file) });
         checkpoint::shares();
         out.set(handle)

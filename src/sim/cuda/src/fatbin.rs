@@ -11,12 +11,12 @@ const KIND_PTX: u16 = 1;
 const KIND_ELF: u16 = 2;
 const FLAG_LZ4: u64 = 0x2000;
 const FLAG_ZSTD: u64 = 0x8000;
-/// An entry of a container may not unpack to more than this many bytes.
+/// Maximum unpacked bytes of an entry of a container.
 const MOST: u64 = 1 << 30;
 
 pub(crate) struct Entry {
     pub is_ptx: bool,
-    /// 80 for sm_80.
+    /// For example 80 for sm_80.
     pub architecture: u32,
     pub data: Vec<u8>,
 }
@@ -37,7 +37,7 @@ pub(crate) fn length(header: &[u8]) -> Option<usize> {
     usize::try_from(own.checked_add(u64_at(header, 8)?)?).ok()
 }
 
-/// The entries that can be read; an entry packed in an unknown way is left out.
+/// The readable entries; entries with an unknown packing are left out.
 pub(crate) fn entries(bytes: &[u8]) -> Option<Vec<Entry>> {
     let end = length(bytes)?;
     let bytes = bytes.get(..end)?;
@@ -121,7 +121,7 @@ fn lz4(packed: &[u8], size: usize) -> Option<Vec<u8>> {
 pub(crate) mod tests {
     use super::*;
 
-    /// A container with uncompressed entries: is it PTX, architecture, data.
+    /// A container with uncompressed entries: whether it is PTX, architecture, data.
     pub(crate) fn container(list: &[(bool, u32, &[u8])]) -> Vec<u8> {
         container_with(list, 0, <[u8]>::to_vec)
     }

@@ -1,4 +1,4 @@
-//! Arguments as they come from C, and the frame around every exported function.
+//! Arguments from C, and the frame of every exported function.
 
 use std::ffi::{CStr, c_char};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -9,8 +9,8 @@ use crate::code::{CUresult, INVALID_VALUE, NOT_PERMITTED, R, SUCCESS, UNKNOWN};
 use crate::down;
 use crate::driver::{self, Driver};
 
-/// Where a result goes. Only made by C callers, whose contract (cuda.h) says that the pointer is
-/// NULL or valid for writing a `T`.
+/// A pointer for a result. Only C callers make it; their contract (cuda.h) says that it is NULL or valid for writing a
+/// `T`.
 #[repr(transparent)]
 #[derive(Debug)]
 pub(crate) struct Out<T>(*mut T);
@@ -23,7 +23,7 @@ impl<T> Clone for Out<T> {
 impl<T> Copy for Out<T> {}
 
 impl<T> Out<T> {
-    /// A result that nobody wants.
+    /// No result wanted.
     pub(crate) const NULL: Out<T> = Out(std::ptr::null_mut());
 
     pub(crate) fn is_null(self) -> bool {
@@ -34,7 +34,7 @@ impl<T> Out<T> {
         self.0 as u64
     }
 
-    /// Fails for NULL, before anything is changed.
+    /// Fails for NULL; called before anything changes.
     pub(crate) fn check(self) -> R {
         if self.0.is_null() {
             return Err(INVALID_VALUE);
@@ -49,7 +49,7 @@ impl<T> Out<T> {
         Ok(())
     }
 
-    /// Writes the result where the caller wants it.
+    /// Writes the result unless the pointer is NULL.
     pub(crate) fn set_if(self, value: T) {
         if !self.0.is_null() {
             // SAFETY: not NULL, and by the type's contract valid for writing.
@@ -61,25 +61,25 @@ impl<T> Out<T> {
     pub(crate) fn set_all(self, values: impl IntoIterator<Item = T>, capacity: usize) -> R {
         self.check()?;
         for (i, v) in values.into_iter().take(capacity).enumerate() {
-            // SAFETY: the C caller says that there is room for `capacity` values.
+            // SAFETY: the C caller guarantees room for `capacity` values.
             unsafe { self.0.add(i).write_unaligned(v) };
         }
         Ok(())
     }
 
-    /// A place that a C caller's list names.
+    /// A pointer from a C caller's list.
     pub(crate) fn from_addr(addr: u64) -> Out<T> {
         Out(addr as *mut T)
     }
 
-    /// The same place for another type: some C functions write what an argument names.
+    /// The same pointer for another type, for C functions whose result type depends on an argument.
     pub(crate) fn cast<U>(self) -> Out<U> {
         Out(self.0.cast())
     }
 }
 
-/// Where an argument comes from. Only made by C callers, whose contract (cuda.h) says that the
-/// pointer is NULL or valid for reading as many `T` as the function says.
+/// A pointer to an argument. Only C callers make it; their contract (cuda.h) says that it is NULL or valid for reading
+/// as many `T` as the function takes.
 #[repr(transparent)]
 #[derive(Debug)]
 pub(crate) struct In<T>(*const T);
@@ -100,7 +100,7 @@ impl<T: Copy> In<T> {
         self.0.is_null()
     }
 
-    /// An address that a C structure carries.
+    /// A pointer from a C structure.
     pub(crate) fn from_addr(addr: u64) -> In<T> {
         In(addr as *const T)
     }
@@ -130,7 +130,7 @@ impl<T: Copy> In<T> {
 }
 
 impl In<u8> {
-    /// The bytes themselves, as long as the call lasts.
+    /// The bytes, borrowed for the duration of the call.
     pub(crate) fn bytes<'a>(self, len: usize) -> R<&'a [u8]> {
         if self.0.is_null() {
             return Err(INVALID_VALUE);
@@ -179,7 +179,7 @@ pub(crate) fn with(body: impl FnOnce(&'static Driver) -> R) -> CUresult {
     })
 }
 
-/// Defines exported functions over the initialised driver: `name(args) |d| body`.
+/// Defines exported functions that need the initialised driver: `name(args) |d| body`.
 macro_rules! export {
     ($($(#[$m:meta])* $name:ident($($arg:ident: $ty:ty),* $(,)?) |$d:pat_param| $body:expr;)*) => {$(
         $(#[$m])*
@@ -190,8 +190,8 @@ macro_rules! export {
     )*};
 }
 
-/// The same for functions on a stream, with their twin for the per-thread default stream:
-/// `name, name_ptsz(args; stream) |d| body`. In the twin, stream 0 is the per-thread one.
+/// The same for functions on a stream, with their twin for the per-thread default stream: `name, name_ptsz(args;
+/// stream) |d| body`. In the twin, stream 0 is the per-thread stream.
 macro_rules! export_stream {
     ($($name:ident, $twin:ident($($arg:ident: $ty:ty),*; $stream:ident $(, $after:ident: $aty:ty)*) |$d:pat_param| $body:expr;)*) => {$(
         #[unsafe(no_mangle)]
@@ -206,8 +206,7 @@ macro_rules! export_stream {
     )*};
 }
 
-/// The same for functions that work on the default stream without naming it:
-/// `name, name_ptds(args) |d, stream| body`.
+/// The same for functions that implicitly use the default stream: `name, name_ptds(args) |d, stream| body`.
 macro_rules! export_sync {
     ($($name:ident, $twin:ident($($arg:ident: $ty:ty),* $(,)?) |$d:pat_param, $stream:ident| $body:expr;)*) => {$(
         #[unsafe(no_mangle)]

@@ -1,4 +1,4 @@
-//! Functions: kernels of a module, or of a library for whatever context is current.
+//! Functions: kernels of a module, or of a library in the current context.
 
 use std::ffi::{CString, c_char};
 use std::sync::Arc;
@@ -14,19 +14,18 @@ use crate::image::KernelFacts;
 #[derive(Debug, Clone)]
 pub(crate) struct Function {
     pub facts: Arc<KernelFacts>,
-    /// The same name for C.
     pub name: Arc<CString>,
     pub module: u64,
     pub context: u64,
     pub ptx: Option<Arc<Ptx>>,
-    /// From the registry of durations.
+    /// From the file of kernel durations.
     pub takes: Option<Takes>,
-    /// Dynamic shared memory that the program has asked for, in bytes.
+    /// Dynamic shared memory that the program has set, in bytes.
     pub dynamic_shared: u32,
     carveout: i32,
 }
 
-/// Shared memory that a block may have without asking, in bytes.
+/// Maximum shared memory of a block without opt-in, in bytes.
 pub(crate) const SHARED_DEFAULT: u32 = 49_152;
 
 impl Function {
@@ -87,8 +86,8 @@ impl Function {
 }
 
 impl Driver {
-    /// The function that a handle means where it may be a library's kernel in the current context too: launches and
-    /// occupancy (cuda.h says so of no other call).
+    /// The function of a handle that may also be a library's kernel, for launches and occupancy (cuda.h allows no other
+    /// call).
     pub(crate) fn function_handle(&self, t: &mut Tables, handle: u64) -> R<u64> {
         if t.functions.contains_key(&handle) {
             return Ok(handle);
@@ -101,7 +100,7 @@ impl Driver {
         f(t.functions.get(&handle).ok_or(INVALID_HANDLE)?)
     }
 
-    /// The model of the GPU that a function's context is on.
+    /// The model of the GPU of a function's context.
     pub(crate) fn model_of(&self, t: &Tables, f: &Function) -> R<&'static gshare_sim_board::Model> {
         let device = t.context(f.context)?.device;
         Ok(self.devices[device].model)

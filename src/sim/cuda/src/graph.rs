@@ -1,4 +1,4 @@
-//! Graphs: operations and the order between them, to be launched again and again.
+//! Graphs: operations and their order, for repeated launches.
 
 mod exec;
 mod memory;
@@ -37,13 +37,13 @@ pub(crate) struct Graphs {
 
 #[derive(Debug, Default)]
 pub(crate) struct Graph {
-    /// In the order in which they were added.
+    /// In the order of their addition.
     pub nodes: Vec<u64>,
-    /// From, to, and what the edge says.
+    /// From, to, and the edge's data.
     pub edges: Vec<(u64, u64, Edge)>,
-    /// It lies in a node of another graph.
+    /// It is inside a node of another graph.
     pub is_child: bool,
-    /// Instantiated while it has memory nodes, which allows only one instance.
+    /// Number of instances while it has memory nodes, which allow only one.
     pub instances: u32,
 }
 
@@ -51,7 +51,7 @@ pub(crate) struct Graph {
 pub(crate) struct Node {
     pub graph: u64,
     pub op: Op,
-    /// The node that this one was cloned from.
+    /// The node that it was cloned from.
     pub origin: u64,
 }
 
@@ -61,7 +61,7 @@ impl Graph {
         edges.filter(move |e| e.1 == node).map(|e| e.0)
     }
 
-    /// The nodes in an order that the edges allow; `None` if they form a circle.
+    /// The nodes in a topological order; `None` if the edges form a cycle.
     pub(crate) fn sorted(&self) -> Option<Vec<u64>> {
         let mut done = HashSet::new();
         let mut list = Vec::with_capacity(self.nodes.len());
@@ -107,7 +107,7 @@ impl Tables {
         self.graphs.nodes.get_mut(&handle).ok_or(INVALID_VALUE)
     }
 
-    /// All of these are nodes of the graph, each named once.
+    /// Checks that all of these are nodes of the graph, each named once.
     pub(crate) fn check_nodes(&self, graph: u64, nodes: &[u64]) -> R {
         self.graph(graph)?;
         let mut seen = HashSet::new();
@@ -124,7 +124,7 @@ impl Tables {
         g.map_or_else(Vec::new, |g| g.before(node).collect())
     }
 
-    /// Adds a node after these.
+    /// Adds a node that depends on `deps`.
     pub(crate) fn add_node(&mut self, graph: u64, deps: &[u64], op: Op) -> R<u64> {
         self.check_nodes(graph, deps)?;
         let handle = self.handle();
@@ -141,7 +141,7 @@ impl Tables {
         Ok(handle)
     }
 
-    /// A copy of a graph and of the graphs inside its nodes.
+    /// Copies a graph and the graphs inside its nodes.
     fn clone_graph(&mut self, graph: u64) -> R<u64> {
         let (nodes, edges) = {
             let g = self.graph(graph)?;
@@ -165,7 +165,7 @@ impl Tables {
         Ok(copy)
     }
 
-    /// Ends a graph and the graphs inside its nodes.
+    /// Destroys a graph and the graphs inside its nodes.
     pub(crate) fn destroy_graph(&mut self, graph: u64) {
         let Some(g) = self.graphs.graphs.remove(&graph) else {
             return;
@@ -181,7 +181,7 @@ impl Tables {
         }
     }
 
-    /// Whether a graph, or one inside it, has nodes that allocate or free memory.
+    /// Whether a graph, or a graph inside it, has nodes that allocate or free memory.
     fn has_memory(&self, graph: u64) -> bool {
         let Ok(g) = self.graph(graph) else {
             return false;
@@ -194,7 +194,7 @@ impl Tables {
     }
 }
 
-/// Fills a list whose length the caller asks for, or says, as `cuGraphGetNodes` describes it.
+/// Fills a list or returns its length, as `cuGraphGetNodes` documents.
 fn fill_list(out: crate::ffi::Out<u64>, count: crate::ffi::Out<usize>, found: &[u64]) -> R<usize> {
     count.check()?;
     if out.is_null() {

@@ -1,8 +1,7 @@
-//! Device memory of one context or one pool, cut out of 2 MiB blocks.
+//! Device memory of one context or pool, cut out of 2 MiB blocks.
 //!
-//! As in the real driver, small requests share blocks of the granularity, so the use of the GPU
-//! grows in steps of 2 MiB; a request of 2 MiB or more gets blocks of its own. Addresses are
-//! multiples of 512 bytes.
+//! As in the real driver, small requests share blocks of the granularity, so GPU memory grows in steps of 2 MiB. A
+//! request of 2 MiB or more gets blocks of its own. Addresses are multiples of 512 bytes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +11,7 @@ use crate::code::R;
 
 const ALIGN: u64 = 512;
 
-/// Bytes that a request takes inside its block.
+/// Bytes of a request inside its block.
 pub(crate) fn rounded(size: u64) -> u64 {
     if size >= GRANULARITY {
         size.next_multiple_of(GRANULARITY)
@@ -29,20 +28,20 @@ struct Block {
     free: BTreeMap<u64, u64>,
 }
 
-/// Gets and gives back whole blocks: the accounting on the board and the bytes behind it.
+/// Takes and returns whole blocks: accounting on the board, and the memory itself.
 pub(crate) trait Source {
     /// A block of `size` bytes; its address.
     fn get(&mut self, size: u64) -> R<u64>;
-    /// Gives a block back.
+    /// Returns a block.
     fn put(&mut self, base: u64, size: u64);
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct Heap {
     blocks: BTreeMap<u64, Block>,
-    /// The blocks that have free pieces, so that full ones are not searched.
+    /// The blocks with free pieces, so that full blocks are not searched.
     open: BTreeSet<u64>,
-    /// Empty blocks are kept while the heap has no more than this many bytes.
+    /// Empty blocks are kept while the heap has at most this many bytes.
     pub keep: u64,
     pub reserved: u64,
     pub used: u64,
@@ -95,7 +94,7 @@ impl Heap {
         Ok(base + offset)
     }
 
-    /// Frees what [`Heap::alloc`] gave for a request of `size` bytes.
+    /// Frees an allocation of `size` bytes from [`Heap::alloc`].
     pub(crate) fn free(&mut self, addr: u64, size: u64, source: &mut dyn Source) {
         let size = rounded(size);
         let Some((&base, b)) = self.blocks.range_mut(..=addr).next_back() else {
@@ -124,7 +123,7 @@ impl Heap {
         }
     }
 
-    /// Gives empty blocks back until no more than `keep` bytes are left.
+    /// Returns empty blocks until at most `keep` bytes are left.
     pub(crate) fn trim(&mut self, keep: u64, source: &mut dyn Source) {
         let empty: Vec<(u64, u64)> = self
             .blocks
@@ -143,7 +142,7 @@ impl Heap {
         }
     }
 
-    /// Gives everything back.
+    /// Returns all blocks.
     pub(crate) fn clear(&mut self, source: &mut dyn Source) {
         for (base, b) in std::mem::take(&mut self.blocks) {
             source.put(base, b.size);
@@ -159,7 +158,7 @@ mod tests {
     use super::*;
     use crate::code::OUT_OF_MEMORY;
 
-    /// Blocks at made-up addresses, up to a limit.
+    /// Blocks at fake addresses, up to a limit.
     struct Fake {
         next: u64,
         held: u64,
@@ -200,7 +199,7 @@ mod tests {
         distinct.dedup();
         assert_eq!(distinct.len(), 4096);
         assert!(many.iter().all(|a| a % 512 == 0));
-        // Free every other one, then the rest: the pieces merge into a whole block again.
+        // Free every second piece, then the rest: the pieces merge into a whole block again.
         for a in many.iter().step_by(2).chain(many.iter().skip(1).step_by(2)) {
             heap.free(*a, 512, &mut source);
         }

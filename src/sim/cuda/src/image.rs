@@ -1,6 +1,6 @@
 //! Program images: PTX text, containers with PTX inside, and machine code.
 //!
-//! Images come as bare pointers, so their length is found from what they begin with.
+//! Images come as bare pointers, so their beginning determines their length.
 
 use gshare_sim_ptx::Module as Ptx;
 
@@ -10,7 +10,7 @@ use crate::elf;
 use crate::fatbin;
 use crate::ffi::In;
 
-/// What is known about one kernel.
+/// Known facts about a kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct KernelFacts {
     pub name: String,
@@ -26,20 +26,19 @@ pub(crate) struct KernelFacts {
 /// A program that can be loaded.
 #[derive(Debug, Clone)]
 pub(crate) enum Image {
-    /// PTX texts that belong together.
+    /// PTX texts of one program.
     Ptx(Vec<String>),
     /// Machine code: its kernels only take time.
     Code(Vec<KernelFacts>),
 }
 
-/// Registers of a thread of a kernel in PTX: the assembler that would choose them is missing, and with so many a GPU is
-/// full.
+/// Registers per thread of a kernel in PTX. The simulation has no assembler to choose the number; 32 allow a full GPU.
 const REGISTERS: u32 = 32;
 
-/// First line of what the linker makes of several texts; their lengths follow.
+/// First line of the linker's output for several texts; their lengths follow.
 const LINKED: &str = "//linked-ptx";
 
-/// The image that starts at a program's pointer.
+/// The image at a program's pointer.
 pub(crate) fn at(image: In<u8>) -> R<Image> {
     // Byte by byte: a text may end before the fourth.
     let mut head = [0; 4];
@@ -97,7 +96,7 @@ pub(crate) fn of_bytes(bytes: &[u8]) -> R<Image> {
 
 fn of_container(bytes: &[u8]) -> R<Image> {
     let entries = fatbin::entries(bytes).ok_or(INVALID_IMAGE)?;
-    // The highest architecture's text is the one that a compiler meant for new GPUs.
+    // A compiler targets the newest GPUs with the text of the highest architecture.
     let ptx = entries.iter().filter(|e| e.is_ptx);
     if let Some(best) = ptx.max_by_key(|e| e.architecture) {
         return of_bytes(&best.data);
@@ -108,7 +107,7 @@ fn of_container(bytes: &[u8]) -> R<Image> {
     }
 }
 
-/// The text that the linker hands out for several texts.
+/// The linker's output for several texts.
 pub(crate) fn linked(texts: &[String]) -> String {
     if let [one] = texts {
         return one.clone();
@@ -128,13 +127,12 @@ fn unlink(rest: &str) -> Option<Image> {
     Some(Image::Ptx(list))
 }
 
-/// Reads an image file.
 pub(crate) fn of_file(path: &str) -> R<Image> {
     let bytes = std::fs::read(path).map_err(|_| FILE_NOT_FOUND)?;
     of_bytes(&bytes)
 }
 
-/// A loaded program: its kernels, and the interpreter's form of it where there is PTX.
+/// A loaded program: its kernels, and the interpreter's form if there is PTX.
 #[derive(Debug)]
 pub(crate) struct Program {
     pub kernels: Vec<KernelFacts>,

@@ -1,7 +1,7 @@
 //! Memory and events that processes share by handle.
 //!
-//! A handle names a process, one of its open files and a place in it; whoever opens the handle gets
-//! the file through `/proc`. What is shared stays accounted to the process that made it.
+//! A handle names a process, one of its open files and a place in the file. Another process opens that file through
+//! `/proc`. Shared memory stays accounted to the process that made it.
 
 use std::collections::{BTreeSet, HashMap};
 use std::os::fd::AsRawFd;
@@ -18,10 +18,10 @@ use crate::ffi::{Out, export};
 use crate::memory::memory_file;
 use crate::memory::{self, Kind};
 
-/// What other processes have shared with this one.
+/// Memory and work that other processes share with this one.
 #[derive(Debug, Default)]
 pub(crate) struct Imports {
-    /// Unfinished work of other processes that something here waits for.
+    /// Unfinished work of other processes that work here waits for.
     pub foreign: BTreeSet<u64>,
     /// By address of the mapping.
     opened: HashMap<u64, Opened>,
@@ -44,7 +44,7 @@ const EVENT: u32 = 0x6570_6367;
 struct Handle {
     magic: u32,
     pid: u32,
-    /// When the process began, so that a later one with its number is not taken for it.
+    /// Start time of the process, so that a later process with its pid is not mistaken for it.
     start: u64,
     file: i32,
     /// Index on the board.
@@ -109,7 +109,7 @@ impl Handle {
     }
 }
 
-/// A word that processes share: the ticket of the work that an event waits for, 0 for none.
+/// A word shared between processes: the ticket of the work that an event waits for, 0 for none.
 #[derive(Debug)]
 pub(crate) struct Cell {
     word: *const AtomicU64,
@@ -138,7 +138,7 @@ impl Cell {
         Ok(cell)
     }
 
-    /// Maps the word in a file that stays the caller's.
+    /// Maps the word in a file; the caller keeps the descriptor.
     fn map(file: i32) -> R<Cell> {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: a new shared mapping at an address of the kernel's choice.
@@ -191,7 +191,7 @@ impl Driver {
         out.check()?;
         self.unsafe_call()?;
         let context = self.current(&self.tables())?;
-        // The only flag has to be set: access to peers comes when it is needed.
+        // The only flag must be set: peer access is enabled when needed.
         if flags != 1 {
             return Err(INVALID_VALUE);
         }
@@ -249,7 +249,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Unmaps what a context has opened.
+    /// Unmaps the imports of a context.
     pub(crate) fn close_imports(&self, t: &mut crate::driver::Tables, context: u64) {
         let opened = t
             .imports

@@ -17,13 +17,13 @@ use crate::image::KernelFacts;
 use crate::memory::KernelMemory;
 use crate::op::{Op, Place, Time};
 
-/// Nanoseconds that a block takes when neither the registry nor the interpreter knows.
+/// Duration of a block in nanoseconds if neither the file of durations nor the interpreter knows it.
 const UNKNOWN_BLOCK_NS: u64 = 10_000;
 
-/// Most instructions of a cooperative launch.
+/// Maximum instructions of a cooperative launch.
 const COOPERATIVE_BUDGET: u64 = 1 << 29;
 
-/// What a launch asks for.
+/// Arguments of a launch.
 pub(crate) struct Launch {
     pub function: u64,
     pub grid: [u32; 3],
@@ -87,12 +87,12 @@ fn code_of(trap: &Trap) -> CUresult {
     }
 }
 
-/// The end of an interpretation, however it comes.
+/// Ends an interpretation on every path.
 struct Ended<'a>(&'a Driver, Option<RwLockReadGuard<'a, ()>>);
 
 impl Drop for Ended<'_> {
     fn drop(&mut self) {
-        // The gate is opened before the tables are locked: whoever waits for it may hold them.
+        // Releases the gate before the tables are locked: a waiter for the gate may hold the tables.
         self.1 = None;
         self.0.tables().interpreting(-1);
     }
@@ -108,7 +108,7 @@ pub(crate) struct Params {
 /// A launch whose arguments have been checked.
 #[derive(Debug, Clone)]
 pub(crate) struct Kernel {
-    /// The handle that the program gave: a function, or a library's kernel.
+    /// The handle from the program: a function, or a library's kernel.
     pub given: u64,
     pub function: u64,
     pub context: u64,
@@ -149,7 +149,7 @@ impl Driver {
         if resident == 0 {
             return Err(LAUNCH_OUT_OF_RESOURCES);
         }
-        // All blocks of a cooperative launch are on the GPU at the same time.
+        // All blocks of a cooperative launch must be resident at the same time.
         if l.cooperative && volume(l.grid) > u64::from(resident) * u64::from(model.sms) {
             return Err(COOPERATIVE_LAUNCH_TOO_LARGE);
         }
@@ -188,7 +188,7 @@ impl Driver {
         self.push(&Place::Stream(stream), op).map(drop)
     }
 
-    /// Makes the stack of a kernel's context as large as the kernel needs it: when it runs, not when it is recorded.
+    /// Grows the stack of a kernel's context to the kernel's needs: when the kernel runs, not when it is recorded.
     pub(crate) fn grow_stack(&self, k: &Kernel) -> R {
         let mut t = self.tables();
         let f = t.functions.get(&k.function).ok_or(INVALID_HANDLE)?;
@@ -197,8 +197,8 @@ impl Driver {
         self.hide(&mut t, k.context, grow)
     }
 
-    /// Computes a kernel's results; gives what it takes. `None` after an error on the GPU: as in
-    /// the real driver the launch itself succeeds, and the next wait reports it.
+    /// Computes a kernel's results; returns its duration. `None` after an error on the GPU: as in the real driver the
+    /// launch itself succeeds, and the next wait reports the error.
     pub(crate) fn compute(&self, k: &Kernel) -> R<Option<Time>> {
         let (f, gpu, model) = {
             let t = self.tables();
@@ -228,8 +228,8 @@ impl Driver {
         }))
     }
 
-    /// The number of the meeting that a launch goes to, and how many come: on each GPU the launches of its kernel
-    /// count, and those with the same number meet. Only GPUs of one process do.
+    /// Number and size of a launch's meeting. Each GPU counts the launches of the kernel, and launches with the same
+    /// count meet. Meetings are within one process.
     fn meeting(&self, f: &Function, gpu: usize) -> (u64, u64) {
         let Some(meets) = f.takes.map(|takes| takes.meets).filter(|many| *many > 0) else {
             return (0, 0);
@@ -243,13 +243,13 @@ impl Driver {
         (hasher.finish().max(1), meets)
     }
 
-    /// Runs the interpreter; gives the instructions executed, where there is PTX.
+    /// Runs the interpreter; returns the number of executed instructions, if there is PTX.
     fn interpret(&self, f: &Function, k: &Kernel) -> Result<Option<u64>, Trap> {
         let meets = f.takes.is_some_and(|takes| takes.meets > 0);
         let Some(ptx) = f.ptx.as_ref().filter(|_| !meets) else {
             return Ok(None);
         };
-        // The order is tables, then gate, as for those who unmap memory.
+        // Lock order: tables, then gate, as when unmapping memory.
         let mut t = self.tables();
         let mut memory = KernelMemory {
             ranges: t.memory.ranges(),
@@ -268,7 +268,7 @@ impl Driver {
             params: &k.params.bytes,
             dynamic_shared: k.shared,
             budget: match k.cooperative {
-                // Blocks run one after the other: one that waits for the others would for ever.
+                // Blocks run one after the other, so a block that waits for others would never end.
                 true if volume(k.grid) > 1 => COOPERATIVE_BUDGET,
                 _ => u64::MAX,
             },
@@ -276,7 +276,7 @@ impl Driver {
         ptx.launch(&f.facts.name, &config, &mut memory).map(Some)
     }
 
-    /// An error on the GPU ends the context.
+    /// Ends the context after an error on the GPU.
     fn fail(&self, context: u64, gpu: usize, f: &Function, trap: &Trap) {
         let lacking = matches!(
             trap,
@@ -289,7 +289,7 @@ impl Driver {
         if let Some(c) = self.tables().contexts.get_mut(&context) {
             c.sticky.get_or_insert(code);
         }
-        // What a real GPU writes to the system log: 31 for its MMU, 13 for its engine.
+        // The Xid that a real GPU reports: 31 for its MMU, 13 for its engine.
         let xid = if code == ILLEGAL_ADDRESS { 31 } else { 13 };
         let _ = self.board.raise_xid(gpu, xid);
         if self.mps.is_some() {
@@ -322,15 +322,14 @@ struct Attribute {
 }
 
 impl Config {
-    /// Checks the attributes: hints are taken note of, what needs more than hints is refused.
-    /// Gives whether the launch is cooperative.
+    /// Checks the attributes: accepts hints, refuses what needs more. Returns whether the launch is cooperative.
     fn check(&self) -> R<bool> {
         let mut cooperative = false;
         for a in self.attributes.list(self.attribute_count as usize)? {
             let set = a.value[0] & 0xffff_ffff != 0;
             match a.id {
                 2 => cooperative = set,
-                // Clusters of one block are no clusters.
+                // A cluster of one block is not a cluster.
                 4 | 11 => {
                     let dims = [
                         a.value[0] as u32,
@@ -370,7 +369,7 @@ mod exports {
         });
     }
 
-    /// The stream of this call is in its structure, so its twin is written by hand.
+    /// The stream is in the structure, so the twin is written by hand.
     fn launch_ex(
         config: In<Config>,
         function: u64,

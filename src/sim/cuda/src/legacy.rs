@@ -1,4 +1,4 @@
-//! Names of older generations whose ABI is that of the newer function.
+//! Older names whose ABI is that of the newer function.
 
 use crate::code::CUresult;
 use crate::ffi::Out;

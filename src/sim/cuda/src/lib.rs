@@ -1,14 +1,13 @@
 //! The simulated CUDA driver: a `libcuda.so.1` over a [`gshare_sim_board::Board`].
 //!
-//! It carries what programs of the driver API need for allocation, copies and kernel launches, with
-//! the C ABI of `cuda.h`. Device memory is real memory of the process, so copies round-trip;
-//! kernels given as PTX are interpreted, so their results are right; how long they take, what they
-//! occupy and how much memory is left is decided by the board, which all processes share.
+//! It supports what programs of the driver API need for allocation, copies and kernel launches, with the C ABI of
+//! `cuda.h`. Device memory is real memory of the process, so copies round-trip. Kernels given as PTX are interpreted,
+//! so their results are right. The board, which all processes share, decides how long they take, what they occupy and
+//! how much memory is left.
 //!
-//! Bytes move and kernels compute at the call that queues them. That is one of the orders that the
-//! rules of streams allow, since whoever queues work has queued what it depends on before; *when*
-//! work counts as finished, and so how long a wait takes, is the board's time. Only work that comes
-//! after a host function of the program is put off until the function has returned (see `op`).
+//! Bytes move and kernels compute at the call that queues them. The rules of streams allow this order, as a program
+//! queues dependencies first. The board's time decides *when* work counts as finished, and so how long a wait takes.
+//! Only work after a host function of the program is postponed until the function has returned (see `op`).
 #![allow(unsafe_code, reason = "implements a C interface")]
 #![allow(
     non_snake_case,

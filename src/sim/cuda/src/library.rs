@@ -1,4 +1,4 @@
-//! Libraries: programs loaded without a context; each context gets a module when it first asks.
+//! Libraries: programs loaded without a context. A context gets its module on first use.
 
 use std::collections::HashMap;
 use std::ffi::{CString, c_char};
@@ -15,7 +15,7 @@ use crate::module::{JitOptions, NO_OPTIONS, compile};
 #[derive(Debug)]
 pub(crate) struct Library {
     image: Image,
-    /// Handle of the kernel, its name for C.
+    /// Handle of the kernel, and its name.
     kernels: Vec<(u64, Arc<CString>)>,
     /// The module in each context.
     pub modules: HashMap<u64, u64>,

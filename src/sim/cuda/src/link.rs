@@ -1,4 +1,4 @@
-//! The linker: takes PTX (bare or in containers), and hands it on as the linked image.
+//! The linker: takes PTX (bare or in containers) and returns it as the linked image.
 
 use std::ffi::c_char;
 
@@ -12,7 +12,7 @@ use crate::module::JitOptions;
 #[derive(Debug)]
 pub(crate) struct Linker {
     texts: Vec<String>,
-    /// Machine code that came in, if it was the only input.
+    /// Machine code input, if it was the only input.
     code: Option<Vec<u8>>,
     /// The finished image, which the program reads until it destroys the linker.
     done: Vec<u8>,

@@ -1,5 +1,5 @@
-//! What is allocated where: device memory is real, private memory at the device pointer's own
-//! address, mapped without reserving anything, so that only touched pages cost host memory.
+//! Allocations. Device memory is real, private memory at the device pointer's own address, mapped without reservation,
+//! so that only touched pages cost host memory.
 
 mod kernel;
 
@@ -16,10 +16,10 @@ use crate::ffi::{Out, export};
 use crate::heap::{Heap, Source};
 pub(crate) use kernel::KernelMemory;
 
-/// A page of the host.
+/// Page size of the host.
 pub(crate) const PAGE: u64 = 4096;
 
-/// Where an allocation comes from.
+/// Origin of an allocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// `cuMemAlloc`.
@@ -51,23 +51,22 @@ pub(crate) struct Alloc {
     pub device: usize,
     pub context: u64,
     pub kind: Kind,
-    /// A number for `CU_POINTER_ATTRIBUTE_BUFFER_ID`.
+    /// Value of `CU_POINTER_ATTRIBUTE_BUFFER_ID`.
     pub id: u64,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct Memory {
     pub allocs: BTreeMap<u64, Alloc>,
-    /// What kernels may touch: address to length.
+    /// Memory that kernels may access: address to length.
     maps: BTreeMap<u64, u64>,
-    /// Heaps of the contexts.
     pub heaps: HashMap<u64, Heap>,
     last_id: u64,
     ranges: Option<Arc<Vec<(u64, u64)>>>,
 }
 
 impl Memory {
-    /// The allocation that holds `addr`, with its first address.
+    /// The allocation that contains `addr`, with its first address.
     pub(crate) fn find(&self, addr: u64) -> Option<(u64, Alloc)> {
         let (&base, &a) = self.allocs.range(..=addr).next_back()?;
         (addr - base < a.size).then_some((base, a))
@@ -85,7 +84,7 @@ impl Memory {
         self.allocs.insert(base, alloc);
     }
 
-    /// Lets kernels and copies touch a range.
+    /// Lets kernels and copies access a range.
     pub(crate) fn map(&mut self, base: u64, len: u64) {
         self.maps.insert(base, len);
         self.ranges = None;
@@ -96,7 +95,7 @@ impl Memory {
         self.ranges = None;
     }
 
-    /// Whether a range lies in memory that the device can touch.
+    /// Whether the device can access the whole range.
     pub(crate) fn covers(&self, mut addr: u64, mut len: u64) -> bool {
         loop {
             let Some((&base, &size)) = self.maps.range(..=addr).next_back() else {
@@ -114,7 +113,7 @@ impl Memory {
         }
     }
 
-    /// All that kernels may touch, as sorted ranges of first and one past last address.
+    /// All memory that kernels may access, as sorted ranges of first and one past last address.
     pub(crate) fn ranges(&mut self) -> Arc<Vec<(u64, u64)>> {
         let maps = &self.maps;
         let made = self.ranges.get_or_insert_with(|| {
@@ -131,7 +130,7 @@ impl Memory {
     }
 }
 
-/// Maps private memory without reserving anything; the address is a multiple of the granularity.
+/// Maps private memory without reservation; the address is a multiple of the granularity.
 pub(crate) fn map_anonymous(len: u64, protection: i32) -> R<u64> {
     let whole = len.checked_add(GRANULARITY).ok_or(OUT_OF_MEMORY)?;
     // SAFETY: a new anonymous mapping at an address of the kernel's choice.
@@ -152,17 +151,16 @@ pub(crate) fn map_anonymous(len: u64, protection: i32) -> R<u64> {
     let base = start.next_multiple_of(GRANULARITY);
     unmap(start, base - start);
     unmap(base + len, start + whole - (base + len));
-    // SAFETY: advice on the mapping just made; huge pages would cost host memory for nothing.
+    // SAFETY: advice on the new mapping; huge pages would cost host memory needlessly.
     unsafe { libc::madvise(base as *mut _, len as usize, libc::MADV_NOHUGEPAGE) };
     Ok(base)
 }
 
-/// The memory file of the process, in which all blocks of contexts lie: other processes can map
-/// them from there.
+/// The memory file of the process with all blocks of contexts. Other processes can map them from there.
 struct SharedFile {
     file: i32,
     end: u64,
-    /// Address to length and place in the file.
+    /// Address to length and offset in the file.
     blocks: BTreeMap<u64, (u64, u64)>,
 }
 
@@ -171,7 +169,7 @@ static SHARED: Mutex<Option<SharedFile>> = Mutex::new(None);
 /// Maps part of a file; the address is a multiple of the granularity.
 pub(crate) fn map_file(file: i32, offset: u64, len: u64) -> R<u64> {
     let base = map_anonymous(len, libc::PROT_NONE)?;
-    // SAFETY: replaces the mapping just made, which nothing else knows.
+    // SAFETY: replaces the new mapping, which nothing else knows.
     let p = unsafe {
         libc::mmap(
             base as *mut _,
@@ -189,9 +187,8 @@ pub(crate) fn map_file(file: i32, offset: u64, len: u64) -> R<u64> {
     Ok(base)
 }
 
-/// Makes a memory file.
 pub(crate) fn memory_file(name: &CStr) -> R<i32> {
-    // By its number: glibc 2.17 has no function for it.
+    // By number: glibc 2.17 has no function for this system call.
     // SAFETY: the name is a C string.
     let file = unsafe { libc::syscall(libc::SYS_memfd_create, name.as_ptr(), libc::MFD_CLOEXEC) };
     match i32::try_from(file) {
@@ -200,7 +197,7 @@ pub(crate) fn memory_file(name: &CStr) -> R<i32> {
     }
 }
 
-/// Gives back what a range of a memory file holds.
+/// Frees the pages of a range of a memory file.
 pub(crate) fn punch(file: i32, offset: u64, len: u64) {
     // SAFETY: punches a hole into a memory file of this driver where nothing is used any more.
     unsafe {
@@ -213,7 +210,7 @@ pub(crate) fn punch(file: i32, offset: u64, len: u64) {
     }
 }
 
-/// Makes memory of a context all zeros: whole pages are given back, so that they cost the host nothing until they are touched.
+/// Fills memory of a context with zeros. Whole pages are freed, so that they cost the host nothing until touched.
 pub(crate) fn zero(addr: u64, len: u64) {
     let end = addr + len;
     let mut pages = (addr.next_multiple_of(PAGE), end / PAGE * PAGE);
@@ -224,12 +221,12 @@ pub(crate) fn zero(addr: u64, len: u64) {
         _ => pages = (end, end),
     }
     for (from, to) in [(addr, pages.0), (pages.1, end)] {
-        // SAFETY: the caller has allocated this and nothing uses it yet.
+        // SAFETY: the caller has allocated the range and nothing uses it yet.
         unsafe { ptr::write_bytes(from as *mut u8, 0, (to - from) as usize) };
     }
 }
 
-/// A block in the memory file of the process.
+/// Maps a new block in the memory file of the process.
 fn map_block(len: u64) -> R<u64> {
     let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
     if shared.is_none() {
@@ -264,7 +261,7 @@ fn unmap_block(base: u64) {
     }
 }
 
-/// The block that an address lies in, its length, its place in the file, and the file.
+/// The block that contains an address: its address, its length, its offset in the file, and the file.
 pub(crate) fn place_in_file(addr: u64) -> Option<(u64, u64, u64, i32)> {
     let shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
     let s = shared.as_ref()?;
@@ -272,13 +269,13 @@ pub(crate) fn place_in_file(addr: u64) -> Option<(u64, u64, u64, i32)> {
     (addr - base < len).then_some((base, len, offset, s.file))
 }
 
-/// The memory file of the process, if it has made one.
+/// The memory file of the process, if there is one.
 pub(crate) fn shared_file() -> Option<i32> {
     let shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
     shared.as_ref().map(|s| s.file)
 }
 
-/// Unmaps part of what [`map_anonymous`] made.
+/// Unmaps part of a mapping from [`map_anonymous`].
 pub(crate) fn unmap(base: u64, len: u64) {
     if len > 0 {
         // SAFETY: the range is part of a mapping of this driver that nothing refers to any more:
@@ -287,12 +284,12 @@ pub(crate) fn unmap(base: u64, len: u64) {
     }
 }
 
-/// Blocks for a heap: board accounting, mapping, and the list of what kernels may touch.
+/// Blocks for a heap: board accounting, mapping, and the list of memory that kernels may access.
 pub(crate) struct Blocks<'a> {
     pub driver: &'a Driver,
     pub gpu: usize,
     pub kind: MemoryKind,
-    /// Ranges that were made and given back, to be put into the tables by the caller.
+    /// New ranges, and addresses of freed ones, which the caller puts into the tables.
     pub made: Vec<(u64, u64)>,
     pub gone: Vec<u64>,
 }
@@ -325,7 +322,6 @@ impl Source for Blocks<'_> {
 }
 
 impl Tables {
-    /// Whether there is managed memory.
     pub(crate) fn has_managed(&self) -> bool {
         let allocs = self.memory.allocs.values();
         allocs.into_iter().any(|a| a.kind == Kind::Managed)
@@ -333,7 +329,7 @@ impl Tables {
 }
 
 impl Driver {
-    /// Runs something on a heap and takes note of the blocks that came and went.
+    /// Runs `f` on a heap and records new and freed blocks.
     pub(crate) fn on_heap<T>(
         &self,
         memory: &mut Memory,
@@ -359,7 +355,7 @@ impl Driver {
         result
     }
 
-    /// Device memory for a context.
+    /// Allocates device memory for a context.
     pub(crate) fn device_alloc(&self, t: &mut Tables, context: u64, size: u64) -> R<u64> {
         let c = t.context(context)?;
         let (device, gpu) = (c.device, c.gpu);
@@ -373,7 +369,7 @@ impl Driver {
         Ok(addr)
     }
 
-    /// Device memory that belongs to something else than the program: it cannot free it.
+    /// Allocates device memory that the program does not own and cannot free.
     pub(crate) fn owned_alloc(
         &self,
         t: &mut Tables,
@@ -388,7 +384,7 @@ impl Driver {
         Ok(addr)
     }
 
-    /// Memory that the host reaches, too.
+    /// Allocates memory that the host can access, too.
     pub(crate) fn managed_alloc(&self, t: &mut Tables, context: u64, size: u64) -> R<u64> {
         let (device, gpu) = (t.context(context)?.device, t.context(context)?.gpu);
         let len = size
@@ -404,7 +400,7 @@ impl Driver {
         Ok(addr)
     }
 
-    /// Frees what [`Driver::owned_alloc`] gave.
+    /// Frees the memory of [`Driver::owned_alloc`].
     pub(crate) fn owned_free(&self, t: &mut Tables, addr: u64) -> R {
         if let Some(a) = t.memory.allocs.get_mut(&addr)
             && a.kind != Kind::Managed
@@ -414,7 +410,7 @@ impl Driver {
         self.device_free(t, addr)
     }
 
-    /// Frees device memory of any kind that `cuMemFree` takes.
+    /// Frees device memory of any kind that `cuMemFree` accepts.
     pub(crate) fn device_free(&self, t: &mut Tables, addr: u64) -> R {
         let a = *t.memory.allocs.get(&addr).ok_or(INVALID_VALUE)?;
         match a.kind {
@@ -456,7 +452,7 @@ impl Driver {
         unmap(base, len);
     }
 
-    /// Frees whatever a context has.
+    /// Frees all memory of a context.
     pub(crate) fn free_context_memory(&self, t: &mut Tables, context: u64, gpu: usize) {
         let owned: Vec<(u64, Alloc)> = t
             .memory
@@ -494,7 +490,7 @@ impl Driver {
     }
 }
 
-/// Rows of a pitched allocation begin at multiples of this many bytes.
+/// Alignment of the rows of a pitched allocation, in bytes.
 const PITCH: u64 = 512;
 
 export! {
@@ -547,7 +543,7 @@ export! {
             let a = t.memory.allocs.get(&addr).ok_or(INVALID_VALUE)?;
             t.live_of(a.context)
         };
-        // Freeing waits for what may still use the memory.
+        // Freeing waits for work that may still use the memory.
         d.wait_all(&tickets);
         d.device_free(&mut d.tables(), addr)
     };

@@ -1,4 +1,4 @@
-//! The profiler's switches and the private tables.
+//! The profiler's switches, and private tables.
 
 use crate::code::{CUresult, INVALID_VALUE, NOT_FOUND};
 use crate::ffi::{In, Out, export, plain};
@@ -8,7 +8,7 @@ export! {
     cuProfilerStop() |d| d.current(&d.tables()).map(drop);
 }
 
-/// The driver's private tables, which the CUDA runtime asks for, are not imitated.
+/// The driver's private tables, which the CUDA runtime requests, are not simulated.
 #[unsafe(no_mangle)]
 extern "C" fn cuGetExportTable(out: Out<u64>, id: In<[u8; 16]>) -> CUresult {
     plain(|| {

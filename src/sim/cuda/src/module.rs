@@ -23,7 +23,7 @@ pub(crate) struct Module {
     globals: HashMap<String, (u64, u64)>,
 }
 
-/// The options of a call that compiles: numbers and the values that belong to them.
+/// The options of a compile call: numbers and their values.
 #[derive(Clone, Copy)]
 pub(crate) struct JitOptions {
     pub count: u32,
@@ -43,7 +43,7 @@ impl JitOptions {
             .and_then(|i| self.values.at(i).ok())
     }
 
-    /// Puts a message into the error log, and says how long both logs are.
+    /// Puts a message into the error log, and sets the lengths of both logs.
     pub(crate) fn log(&self, message: &str) {
         for i in 0..self.count as usize {
             let place = self.values.addr() + 8 * i as u64;
@@ -76,7 +76,7 @@ pub(crate) const NO_OPTIONS: JitOptions = JitOptions {
     values: In::NULL,
 };
 
-/// Parses an image, with what went wrong in the program's log.
+/// Parses an image; errors go to the program's log.
 pub(crate) fn compile(image: &Image, options: JitOptions) -> R<Program> {
     match image.load() {
         Ok(program) => {
@@ -91,7 +91,7 @@ pub(crate) fn compile(image: &Image, options: JitOptions) -> R<Program> {
 }
 
 impl Driver {
-    /// Loads a program into a context; gives the module's handle.
+    /// Loads a program into a context; returns the module's handle.
     pub(crate) fn load_module(&self, t: &mut Tables, context: u64, program: Program) -> R<u64> {
         let handle = t.handle();
         self.hide(t, context, |hidden| hidden.modules += 1)?;
@@ -128,7 +128,7 @@ impl Driver {
                     if !g.managed {
                         zero(addr, size);
                     }
-                    // SAFETY: `size` bytes were just allocated at `addr`, and there are no more of them.
+                    // SAFETY: `addr` has `size` newly allocated bytes, and `bytes` is not longer.
                     unsafe {
                         ptr::copy_nonoverlapping(bytes.as_ptr(), addr as *mut u8, bytes.len());
                     }
@@ -211,7 +211,7 @@ export! {
         d.unload_module(&mut d.tables(), handle)
     };
     cuModuleGetLoadingMode(out: Out<u32>) |_d| {
-        // Eager, which is what happens here; lazy is 2.
+        // Eager, as in this driver; lazy is 2.
         out.set(1)
     };
     cuModuleGetFunction(out: Out<u64>, module: u64, name: In<c_char>) |d| {

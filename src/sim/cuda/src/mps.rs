@@ -1,5 +1,5 @@
-//! The process as a client of MPS, where `CUDA_MPS_PIPE_DIRECTORY` names the directory of a (simulated) control
-//! daemon. Where nobody answers there the process runs without MPS, as with the real driver.
+//! The process as a client of MPS, if `CUDA_MPS_PIPE_DIRECTORY` names the directory of a (simulated) control daemon.
+//! Without an answer there the process runs without MPS, as with the real driver.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -10,20 +10,20 @@ use gshare_sim_board::{BoardSnapshot, Model};
 
 use crate::code::{MPS_CONNECTION_FAILED, R};
 
-/// How long the daemon may take: it may wait for another user's clients.
+/// Timeout for the daemon's answer, which may wait for another user's clients.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What the daemon said.
+/// The daemon's answer.
 #[derive(Debug)]
 pub(crate) struct Client {
-    /// Identity of the server on the board.
+    /// Board id of the server.
     pub server: u64,
     parts: Vec<Part>,
-    /// Open for as long as the process lives.
+    /// Open for the life of the process.
     _stream: UnixStream,
 }
 
-/// The part of one device.
+/// The client's part of one device.
 #[derive(Debug)]
 struct Part {
     uuid: String,
@@ -32,7 +32,7 @@ struct Part {
     pinned: u64,
 }
 
-/// Asks the daemon, if there is one.
+/// Connects to the daemon, if there is one.
 pub(crate) fn connect() -> R<Option<Client>> {
     let Some(dir) = std::env::var_os("CUDA_MPS_PIPE_DIRECTORY").filter(|d| !d.is_empty()) else {
         return Ok(None);
@@ -83,7 +83,7 @@ fn parts(uuids: &str, sms: &str, pinned: &str) -> Vec<Part> {
 }
 
 impl Client {
-    /// SMs and bytes of a GPU of the board; `None` where the server does not have it.
+    /// SMs and bytes of a GPU of the board; `None` if the server does not have it.
     pub(crate) fn part(&self, board: &BoardSnapshot, gpu: usize) -> Option<(u32, u64)> {
         let uuid = &board.gpus[gpu].uuid;
         let part = self.parts.iter().find(|p| p.uuid == *uuid)?;
@@ -91,7 +91,7 @@ impl Client {
     }
 }
 
-/// A GPU with fewer SMs, as a client sees it. Made once for each device of a process.
+/// A copy of the model with fewer SMs, as a client sees the GPU. Leaks once per device of a process.
 pub(crate) fn with_sms(model: &'static Model, sms: u32) -> &'static Model {
     if sms == 0 || sms >= model.sms {
         return model;

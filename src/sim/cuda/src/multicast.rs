@@ -1,5 +1,5 @@
-//! Multicast objects, as NCCL makes them on GPUs that are joined by NVLink switches: they can be made, and nothing can
-//! be bound to them. What matters here is what they do to checkpoints.
+//! Multicast objects, as NCCL makes them on GPUs with NVLink switches. Programs can make them but not bind memory to
+//! them. They are here for their effect on checkpoints.
 
 use crate::checkpoint;
 use crate::code::{INVALID_VALUE, NOT_SUPPORTED};
@@ -17,7 +17,7 @@ struct Prop {
 
 const _: () = assert!(size_of::<Prop>() == 32);
 
-/// Sizes are multiples of this.
+/// Granularity of sizes in bytes.
 const STEP: usize = 2 << 20;
 
 export! {

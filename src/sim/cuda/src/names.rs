@@ -1,4 +1,4 @@
-//! The names of the result codes, and what they mean in words.
+//! Names and descriptions of the result codes.
 
 use std::ffi::{CStr, c_char};
 

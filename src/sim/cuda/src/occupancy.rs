@@ -45,7 +45,7 @@ impl Driver {
         out.set(resident(&f, model, threads, dynamic).cast_signed())
     }
 
-    /// The block size with the most resident threads; among equals the largest.
+    /// The block size with most resident threads; the largest among equals.
     fn best_block(
         &self,
         grid: Out<i32>,
@@ -117,7 +117,7 @@ export! {
         if blocks == 0 || threads <= 0 || resident(&f, model, threads, 0) < blocks {
             return Err(INVALID_VALUE);
         }
-        // Each block has 1 KiB that the driver keeps, and sizes go in steps of 128 bytes.
+        // The driver reserves 1 KiB per block, and sizes go in steps of 128 bytes.
         let each = model.shared_per_sm / blocks / 128 * 128;
         let most = each.saturating_sub(1024 + f.facts.shared).min(model.shared_optin);
         out.set(most as usize)

@@ -1,9 +1,8 @@
-//! Work on streams: what is done at once, and what waits for functions of the program.
+//! Work on streams: immediate, or postponed by host functions of the program.
 //!
-//! Bytes move and kernels compute at the call that queues them, unless a host function that has not
-//! returned comes before: then the work is put off, and done on the thread of that function as
-//! soon as it returns. Work has a number: the board's ticket, or, while it is put off, a number of
-//! its own that later stands for the ticket.
+//! Bytes move and kernels compute at the call that queues them, unless a host function that has not returned comes
+//! before. Then the work is postponed, and runs on the thread of that function as soon as it returns. Work has a
+//! number: the board's ticket or, while postponed, a number of its own that later stands for the ticket.
 
 use std::sync::Arc;
 
@@ -16,10 +15,10 @@ use crate::driver::{self, Driver, Live, Tables, code_of};
 use crate::graph::GraphVa;
 use crate::launch::Kernel;
 
-/// Numbers of work that is put off have this bit.
+/// Set in the numbers of postponed work.
 const PUT_OFF: u64 = 1 << 63;
 
-/// Something that a stream or a graph does.
+/// An operation of a stream or a graph.
 #[derive(Debug, Clone)]
 pub(crate) enum Op {
     Kernel(Kernel),
@@ -28,22 +27,22 @@ pub(crate) enum Op {
     Fill(Fill),
     Host(Host),
     Empty,
-    /// The time of what has been done already.
+    /// The duration of an operation whose effect is already done.
     Timed(Time),
     /// Frees memory of the stream-ordered allocator.
     Free(u64),
-    /// Only in graphs: the graph inside a node, by its handle.
+    /// In graphs only: the graph inside a node, by its handle.
     Child(u64),
     Record(u64),
     Wait(u64),
     Alloc(Arc<GraphVa>),
 }
 
-/// What an operation takes on the GPU.
+/// Duration of an operation on the GPU.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Time {
-    /// A kernel, the nanoseconds of one of its blocks, and its meeting: see [`Work`]; and those of a block of the kernel
-    /// that it starts.
+    /// A kernel, with the nanoseconds per block, its meeting (see [`Work`]), and the nanoseconds per block of the
+    /// kernel that it starts.
     Blocks {
         shape: Shape,
         block_ns: u64,
@@ -61,19 +60,19 @@ pub(crate) struct PutOff {
     pub context: u64,
     stream: Option<u64>,
     deps: Vec<u64>,
-    /// `None` while it is being done.
+    /// `None` while it runs.
     op: Option<Op>,
     pub events: Vec<u64>,
 }
 
-/// Where work is put: at the end of a stream, or after given work.
+/// Where to queue work: at the end of a stream, or after given work.
 pub(crate) enum Place<'a> {
     Stream(u64),
     After { context: u64, deps: &'a [u64] },
 }
 
 impl Tables {
-    /// What a number of work stands for now.
+    /// The current number of work: its ticket once postponed work is on the board.
     pub(crate) fn actual(&self, id: u64) -> u64 {
         self.done.get(&id).copied().unwrap_or(id)
     }
@@ -88,7 +87,7 @@ impl Tables {
             || self.imports.foreign.contains(&id)
     }
 
-    /// The unfinished work among these, each once.
+    /// The unfinished work among these, without duplicates.
     pub(crate) fn unfinished(&self, ids: impl IntoIterator<Item = u64>) -> Vec<u64> {
         let mut list: Vec<u64> = ids.into_iter().map(|id| self.actual(id)).collect();
         list.retain(|id| self.is_unfinished(*id));
@@ -122,7 +121,7 @@ impl Tables {
         id
     }
 
-    /// Takes what waits for no host function any more.
+    /// Takes the postponed work that waits for no host function any more.
     fn take_ready(&mut self) -> Vec<(u64, u64, Vec<u64>, Op)> {
         let ready = |p: &PutOff| p.op.is_some() && !p.deps.iter().any(|d| self.is_put_off(*d));
         let ids: Vec<u64> = self
@@ -142,7 +141,7 @@ impl Tables {
         list
     }
 
-    /// Work that was put off is now the work with this ticket; 0: it is over.
+    /// Replaces the number of postponed work by this ticket; 0: the work is over.
     fn resolve(&mut self, id: u64, ticket: u64) {
         let Some(p) = self.put_off.remove(&id) else {
             return;
@@ -169,7 +168,7 @@ impl Tables {
         }
     }
 
-    /// The GPU has it `way_ns` from now at the earliest.
+    /// Adds work that reaches the GPU `way_ns` from now at the earliest.
     fn add_live(
         &mut self,
         ticket: u64,
@@ -191,7 +190,7 @@ impl Tables {
 }
 
 impl Driver {
-    /// Does an operation, or puts it off; gives the number of the work, 0 if nothing is left of it.
+    /// Runs or postpones an operation; returns the number of the work, 0 if it is over.
     pub(crate) fn push(&self, place: &Place<'_>, op: Op) -> R<u64> {
         {
             let mut t = self.tables();
@@ -215,7 +214,7 @@ impl Driver {
         }
     }
 
-    /// One number for all work that comes before a place; 0 if it is over.
+    /// One number for all work before a place; 0 if it is over.
     pub(crate) fn join(&self, place: &Place<'_>) -> R<u64> {
         let (_, _, before) = self.tables().before_place(place)?;
         match before[..] {
@@ -225,7 +224,7 @@ impl Driver {
         }
     }
 
-    /// Moves the bytes of an operation; gives what it takes, if it takes time.
+    /// Moves the bytes of an operation; returns its duration, if any.
     fn perform(&self, context: u64, op: Op) -> R<Option<Time>> {
         match op {
             Op::Kernel(k) => {
@@ -242,14 +241,14 @@ impl Driver {
                 return Ok(self.fill_time(context, &f)?.map(Time::Copy));
             }
             Op::Free(addr) => self.device_free(&mut self.tables(), addr)?,
-            // Done by those who put them there.
+            // Handled where they are queued.
             Op::Host(_) | Op::Empty | Op::Child(_) | Op::Record(_) | Op::Wait(_) | Op::Alloc(_) => {
             }
         }
         Ok(None)
     }
 
-    /// Starts what waits for nothing but the board.
+    /// Runs work that waits for the board only.
     fn do_ready(&self, mut ready: Vec<(u64, u64, Vec<u64>, Op)>) {
         while !ready.is_empty() {
             let mut over = Vec::new();
@@ -284,7 +283,7 @@ impl Driver {
         self.changed.notify_all();
     }
 
-    /// A host function has returned.
+    /// Starts what waited for a host function that has returned.
     fn host_returned(&self, id: u64) {
         let ready = {
             let mut t = self.tables();
@@ -295,14 +294,14 @@ impl Driver {
         self.do_ready(ready);
     }
 
-    /// Queues time (or, without one, a marker) on the board; gives its ticket.
+    /// Queues a duration (or, without one, a marker) on the board; returns its ticket.
     fn enqueue(&self, place: &Place<'_>, time: Option<Time>) -> R<u64> {
         let mut joined = Vec::new();
         loop {
             let mut t = self.tables();
             let (context, stream, mut before) = t.before_place(place)?;
             if before.iter().any(|d| t.is_put_off(*d)) {
-                // Another thread was faster with a host function.
+                // Another thread has queued a host function in the meantime.
                 let op = time.map_or(Op::Empty, Op::Timed);
                 return Ok(t.put_off(context, stream, before, op));
             }
@@ -313,7 +312,7 @@ impl Driver {
                 let c = t.context(context)?;
                 (c.gpu, c.board)
             };
-            // Work has room for a few dependencies; more are joined by markers first.
+            // Work has room for a few dependencies; markers join more.
             let join = before.len() > MAX_DEPS;
             let mut deps = [0; MAX_DEPS];
             for (d, b) in deps.iter_mut().zip(&before) {
@@ -362,7 +361,7 @@ impl Driver {
                     return Ok(ticket);
                 }
                 Err(BoardError::Full { .. }) => {
-                    // The queue is full: as on a real GPU, the launch waits.
+                    // The queue is full: the launch waits, as on a real GPU.
                     let oldest = t.live.keys().next().copied();
                     drop(t);
                     match oldest {
@@ -375,7 +374,7 @@ impl Driver {
         }
     }
 
-    /// Queues the kernel that a kernel starts, in no stream.
+    /// Queues the kernel that a kernel starts, outside all streams.
     fn start_child(&self, context: u64, parent: u64, time: Option<Time>) -> R {
         let Some(Time::Blocks {
             shape, starts_ns, ..
@@ -396,7 +395,6 @@ impl Driver {
         self.enqueue(&place, Some(child)).map(drop)
     }
 
-    /// Waits until all this work is over.
     pub(crate) fn wait_all(&self, ids: &[u64]) {
         for &id in ids {
             let ticket = {
@@ -418,13 +416,13 @@ impl Driver {
             let finished = self.board.poll(self.slot);
             tables.absorb(&finished);
             tables.imports.foreign.remove(&ticket);
-            // Work that the board no longer knows is over as well.
+            // Work that the board no longer knows is over, too.
             tables.over(ticket, Some(0));
         }
     }
 }
 
-/// Runs a host function on a thread of its own, when the work before it is over.
+/// Runs a host function on a thread of its own once earlier work is over.
 fn start_host(id: u64, context: u64, deps: Vec<u64>, host: Host) -> bool {
     let thread = std::thread::Builder::new().name("cuda-callback".to_owned());
     let started = thread.spawn(move || {

@@ -1,4 +1,4 @@
-//! Questions about pointers, and hints about managed memory.
+//! Queries of pointers, and hints about managed memory.
 
 use crate::code::{INVALID_VALUE, R};
 use crate::driver::{Driver, Tables};
@@ -6,14 +6,14 @@ use crate::ffi::{In, Out, export, export_stream};
 use crate::memory::{Alloc, Kind};
 use crate::pool::Location;
 
-/// Writes one attribute of a pointer. With `lenient`, an unknown pointer gives zeros.
+/// Writes an attribute of a pointer. With `lenient`, an unknown pointer gives zeros.
 fn attribute(t: &Tables, out: Out<u64>, attribute: u32, addr: u64, lenient: bool) -> R {
     let Some((base, a)) = t.memory.find(addr) else {
         if !lenient {
             return Err(INVALID_VALUE);
         }
         return match attribute {
-            // Sizes of the values as the list call has them.
+            // Sizes of the values as in the call with a list.
             1 | 3 | 4 | 7 | 11 | 12 | 17..=20 => out.set(0),
             2 | 14 | 16 => out.cast::<u32>().set(0),
             9 => out.cast::<i32>().set(-2),
@@ -94,7 +94,7 @@ export_stream! {
     };
 }
 
-/// Place `i` of a list of places.
+/// Element `i` of a list of pointers for results.
 fn out_at(outs: In<u64>, i: usize) -> R<Out<u64>> {
     let place = Out::from_addr(outs.at(i)?);
     place.check()?;

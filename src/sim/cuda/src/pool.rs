@@ -1,7 +1,7 @@
 //! The stream-ordered allocator and its pools.
 //!
-//! A pool takes memory in blocks like a context does. Blocks that become empty go back to the GPU at
-//! once while the pool has more than its release threshold (0 unless the program raises it).
+//! A pool takes memory in blocks like a context does. While the pool is above its release threshold (0 unless the
+//! program raises it), empty blocks go back to the GPU at once.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ pub(crate) struct Pool {
     pub device: usize,
     pub gpu: usize,
     pub heap: Heap,
-    /// Reuse rules, which are always followed here: attributes 1, 2 and 3.
+    /// Attributes 1, 2 and 3: reuse rules. They are stored, but reuse is always as if they were on.
     reuse: [i32; 3],
     is_default: bool,
 }
@@ -178,7 +178,7 @@ export! {
             return Err(INVALID_VALUE);
         }
         if p.location.kind != ON_DEVICE || p.handle_types != 0 {
-            // Host pools and pools to share with other processes come later.
+            // Host pools and pools shared with other processes are not supported yet.
             return Err(NOT_SUPPORTED);
         }
         let gpu = d.device(p.location.id)?.gpu;
@@ -199,7 +199,7 @@ export! {
         if t.current_pools[device] == pool {
             t.current_pools[device] = t.default_pools[device];
         }
-        // Allocations live on until they are freed; then their memory goes back at once.
+        // Allocations live until they are freed; then their memory goes back at once.
         d.trim_pool(&mut t, pool, 0)?;
         match t.pools.get_mut(&pool) {
             Some(p) if p.heap.used > 0 => p.heap.keep = 0,
@@ -216,7 +216,7 @@ export! {
         match attribute {
             1..=3 => p.reuse[attribute as usize - 1] = In::<i32>::from_addr(value.addr()).get()?,
             4 => p.heap.keep = value.get()?,
-            // The high-water marks can be reset to what is used now.
+            // A program can reset the high-water marks to the current use.
             6 if value.get()? == 0 => p.heap.reserved_high = p.heap.reserved,
             8 if value.get()? == 0 => p.heap.used_high = p.heap.used,
             _ => return Err(INVALID_VALUE),
@@ -243,7 +243,7 @@ export! {
                 return Err(NOT_SUPPORTED);
             }
             d.device(a.location.id).map_err(|_| INVALID_DEVICE)?;
-            // The own device's access cannot be taken away.
+            // A device's access to its own pool cannot be revoked.
             if a.location.id as usize == own && a.flags != 3 {
                 return Err(INVALID_DEVICE);
             }

@@ -1,5 +1,4 @@
-//! `cuGetProcAddress`: from a function's base name, a CUDA version and a kind of default stream to
-//! the function's address.
+//! `cuGetProcAddress`: finds a function's address by its base name, a CUDA version and the kind of default stream.
 
 use std::ffi::c_char;
 
@@ -15,8 +14,8 @@ const FOUND: u32 = 0;
 const NO_SUCH_SYMBOL: u32 = 1;
 const VERSION_TOO_LOW: u32 = 2;
 
-/// The row for a base name: the newest that `version` and the driver's own cover. A function that has twins for
-/// per-thread streams has only those for a program that wants them, though they came later.
+/// The row of a base name: the newest that `version` and the driver's own version cover. A program that wants
+/// per-thread streams gets only the twins of functions that have twins, even though the twins are newer.
 fn find(name: &str, version: i32, per_thread: bool) -> Result<&'static Row, u32> {
     let driver = device::version();
     let rows = TABLE

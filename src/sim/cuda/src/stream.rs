@@ -1,4 +1,4 @@
-//! Streams: the order of work, and how the default streams join the others.
+//! Streams: the order of work, and how the default streams synchronise with others.
 
 use crate::capture::Captured;
 use crate::code::{INVALID_HANDLE, INVALID_VALUE, NOT_READY, R};
@@ -6,12 +6,12 @@ use crate::driver::{Driver, Tables};
 use crate::ffi::{Out, export, export_stream};
 use crate::op::{Op, Place};
 
-/// The reserved handle of the legacy default stream; 0 means the same.
+/// The reserved handle of the legacy default stream, like 0.
 pub(crate) const LEGACY: u64 = 1;
 /// The reserved handle of the calling thread's default stream.
 pub(crate) const PER_THREAD: u64 = 2;
 
-/// What stream 0 means in the functions for per-thread default streams.
+/// Maps stream 0 in the functions for per-thread default streams.
 pub(crate) fn per_thread(stream: u64) -> u64 {
     if stream == 0 { PER_THREAD } else { stream }
 }
@@ -28,7 +28,7 @@ pub(crate) struct Stream {
     pub last: u64,
     /// When the last finished work ended, on the GPU's clock.
     pub end_ns: u64,
-    /// What a capture has put here.
+    /// The stream's part in a capture.
     pub capture: Option<Captured>,
 }
 
@@ -73,7 +73,7 @@ impl Tables {
 }
 
 impl Driver {
-    /// The stream that a program's handle means, and its context, which must be usable.
+    /// The stream of a program's handle; its context must be usable.
     pub(crate) fn stream(&self, handle: u64) -> R<u64> {
         let mut t = self.tables();
         if handle > PER_THREAD {
@@ -99,7 +99,7 @@ impl Driver {
         Ok(s)
     }
 
-    /// The number of the work after which everything now in the stream is over; 0 if it is already.
+    /// The number of the last work in the stream; 0 if all of it is over.
     pub(crate) fn tail(&self, stream: u64) -> R<u64> {
         {
             let mut t = self.tables();
@@ -108,7 +108,7 @@ impl Driver {
         self.join(&Place::Stream(stream))
     }
 
-    /// Waits until everything now in the stream is over, and reports the context's error.
+    /// Waits until all work in the stream is over, and reports the context's error.
     pub(crate) fn settle(&self, stream: u64) -> R {
         let before = self.tables().before(stream)?;
         self.wait_all(&before);
@@ -120,7 +120,7 @@ impl Driver {
         }
     }
 
-    /// Lets later work of a stream wait for other work.
+    /// Makes later work of a stream wait for other work.
     fn wait_in_stream(&self, stream: u64, id: u64) -> R {
         let (context, mut deps) = {
             let t = self.tables();
@@ -163,7 +163,7 @@ export! {
         d.create_stream(out, flags, priority)
     };
     cuStreamDestroy_v2(handle: u64) |d| {
-        // Its work goes on; the handle is gone.
+        // Its work goes on without the handle.
         if handle <= PER_THREAD {
             return Err(INVALID_HANDLE);
         }
@@ -207,7 +207,7 @@ export_stream! {
         };
         match id {
             Some(crate::ipc::Cell::SOON) => {
-                // Another process will say soon what its event waits for.
+                // Another process will soon name the work that its event waits for.
                 while d.event_work(&mut d.tables(), event)? == Some(crate::ipc::Cell::SOON) {
                     std::thread::yield_now();
                 }

@@ -1,6 +1,6 @@
-//! Every function that programs can look up by name, by the CUDA version that brought it.
+//! Every function that programs can look up by name, with the CUDA version that introduced it.
 //!
-//! The versions are those of `cudaTypedefs.h`; a test compares the table with the exported symbols.
+//! The versions are from `cudaTypedefs.h`; a test compares the table with the exported symbols.
 #![allow(
     clashing_extern_declarations,
     reason = "only the addresses are taken, so the signatures do not matter"
@@ -8,12 +8,11 @@
 
 use std::sync::LazyLock;
 
-/// One function.
 #[derive(Debug)]
 pub(crate) struct Row {
-    /// The name without `_v2` and the like: what programs ask for.
+    /// The name that programs ask for, without `_v2` and the like.
     pub base: &'static str,
-    /// 12080 for CUDA 12.8.
+    /// For example 12080 for CUDA 12.8.
     pub version: i32,
     /// 2 for `_v2`.
     pub generation: u8,
@@ -22,7 +21,7 @@ pub(crate) struct Row {
     pub address: Address,
 }
 
-/// The address of a function whose signature is not known here.
+/// The address of a function without its signature.
 pub(crate) type Address = unsafe extern "C" fn();
 
 impl Row {
@@ -50,7 +49,6 @@ macro_rules! table {
         unsafe extern "C" {
             $($(fn $symbol();)*)*
         }
-        /// All rows.
         pub(crate) static TABLE: LazyLock<Vec<Row>> = LazyLock::new(|| {
             vec![$($(Row::new(stringify!($symbol), $version, $symbol)),*),*]
         });

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use gshare_sim_board::BoardSnapshot;
 
-/// Whether this process may open a device node; a refusal is what the real driver goes by, too.
+/// Whether this process may open a device node. The real driver also depends on this.
 fn may_open(node: &Path) -> bool {
     let opened = std::fs::OpenOptions::new()
         .read(true)
@@ -12,7 +12,7 @@ fn may_open(node: &Path) -> bool {
         .open(node);
     match opened {
         Ok(_) => true,
-        // A node without a driver behind it: the permission check was passed.
+        // The permission check passed, but the node has no driver.
         Err(e) => matches!(e.raw_os_error(), Some(libc::ENXIO | libc::ENODEV)),
     }
 }
@@ -41,14 +41,13 @@ pub(crate) fn accessible(board: &BoardSnapshot, dev: &Path) -> Vec<usize> {
     all.into_iter().filter(|&i| opens(i)).collect()
 }
 
-/// GPUs and instances; a GPU that is divided cannot be used itself.
+/// GPUs and instances, without divided GPUs, which programs cannot use.
 fn usable(board: &BoardSnapshot) -> Vec<usize> {
     let usable = |i: &usize| board.gpus[*i].is_usable();
     (0..board.gpus.len()).filter(usable).collect()
 }
 
-/// What a process sees that does not choose: all GPUs, but at most one instance, and that only where there
-/// is nothing else.
+/// The devices without `CUDA_VISIBLE_DEVICES`: all GPUs, or else a single instance.
 fn unchosen(accessible: &[usize], uuids: &[String]) -> Vec<usize> {
     let whole = |g: &&usize| !uuids[**g].starts_with("MIG-");
     let gpus: Vec<usize> = accessible.iter().filter(whole).copied().collect();
@@ -59,8 +58,8 @@ fn unchosen(accessible: &[usize], uuids: &[String]) -> Vec<usize> {
     }
 }
 
-/// Applies `CUDA_VISIBLE_DEVICES`: ordinals or (prefixes of) UUIDs; the first entry that names no
-/// GPU, or one already named, hides itself and all after it.
+/// Applies `CUDA_VISIBLE_DEVICES`: ordinals or (prefixes of) UUIDs. The first entry that names no GPU, or a GPU for the
+/// second time, hides itself and all later entries.
 pub(crate) fn chosen(accessible: &[usize], uuids: &[String], variable: Option<&str>) -> Vec<usize> {
     let Some(list) = variable else {
         return unchosen(accessible, uuids);

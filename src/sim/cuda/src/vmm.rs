@@ -1,8 +1,7 @@
-//! Virtual memory management: addresses and physical memory apart.
+//! Virtual memory management: addresses and physical memory are separate.
 //!
-//! Physical memory is a piece of one memory file of the process, so that it can be mapped at several
-//! addresses; nothing of it takes host memory before it is touched. What can be shared with other
-//! processes has a file of its own, whose descriptor is the shareable handle.
+//! Physical memory is a piece of the process's memory file, so that it can be mapped at several addresses; it takes
+//! host memory only when touched. Shareable memory has a file of its own, whose descriptor is the shareable handle.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::CString;
@@ -35,19 +34,19 @@ const _: () = assert!(size_of::<Prop>() == 32);
 
 /// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`.
 const POSIX_FD: u32 = 1;
-/// Name of the files of shareable memory; the GPU's index on the board follows.
+/// Name prefix of the files of shareable memory; the GPU's index on the board follows.
 const SHAREABLE: &str = "simulated-vidmem-";
 
-/// The bytes behind physical memory; handles of one process that mean the same memory share them.
+/// The bytes of physical memory. Handles of one process for the same memory share them.
 #[derive(Debug)]
 struct Backing {
     file: i32,
-    /// Where it lies in the file.
+    /// Offset in the file.
     offset: u64,
     size: u64,
-    /// Identity of the file, if it is this memory's alone.
+    /// Inode of the file, if only this memory uses it.
     inode: Option<u64>,
-    /// The GPU that it is accounted on; `None` if another process made it.
+    /// The GPU that accounts for it; `None` if another process made it.
     charged: Option<usize>,
 }
 
@@ -81,7 +80,7 @@ fn identity(file: i32) -> R<(u64, u64)> {
 struct Physical {
     prop: Prop,
     backing: Arc<Backing>,
-    /// The program's references and the mappings.
+    /// References of the program, and mappings.
     references: u32,
     mappings: u32,
 }
@@ -150,7 +149,7 @@ impl Vmm {
 }
 
 impl Driver {
-    /// Drops physical memory that neither the program nor a mapping refers to.
+    /// Frees physical memory without references and mappings.
     fn drop_unused(&self, vmm: &mut Vmm, handle: u64) {
         let unused = |p: &Physical| p.references == 0 && p.mappings == 0;
         if vmm.physical.get(&handle).is_some_and(unused) {
@@ -191,7 +190,7 @@ impl Driver {
         Ok(backing)
     }
 
-    /// The memory behind a descriptor that some process exported.
+    /// The memory of a descriptor that a process exported.
     fn import(&self, vmm: &mut Vmm, file: i32) -> R<(Arc<Backing>, Prop)> {
         let name = std::fs::read_link(format!("/proc/self/fd/{file}"));
         let name = name.map_err(|_| INVALID_VALUE)?;
@@ -220,7 +219,7 @@ impl Driver {
         if let Some(known) = vmm.physical.values().find(same) {
             return Ok((Arc::clone(&known.backing), prop));
         }
-        // SAFETY: duplicates the program's descriptor, which stays its own.
+        // SAFETY: duplicates the program's descriptor, which the program keeps.
         let own = unsafe { libc::fcntl(file, libc::F_DUPFD_CLOEXEC, 0) };
         if own < 0 {
             return Err(OUT_OF_MEMORY);
@@ -240,7 +239,7 @@ fn check_prop(d: &Driver, p: &Prop) -> R<usize> {
     if p.kind != 1 {
         return Err(INVALID_VALUE);
     }
-    // Of the handles to share with other processes there are file descriptors; no host memory.
+    // Not supported: host memory, and shareable handles other than file descriptors.
     if p.location.kind != ON_DEVICE || p.handle_types & !POSIX_FD != 0 {
         return Err(NOT_SUPPORTED);
     }
@@ -251,7 +250,7 @@ fn multiple(n: u64) -> bool {
     n > 0 && n.is_multiple_of(GRANULARITY)
 }
 
-/// Maps over a reserved range; what was there is replaced.
+/// Maps over a reserved range, replacing what was there.
 fn map_over(addr: u64, size: u64, protection: i32, file: Option<(i32, u64)>) -> R {
     let (flags, fd, offset) = match file {
         Some((fd, offset)) => (libc::MAP_SHARED, fd, offset),
@@ -396,7 +395,7 @@ export! {
                 if rc != 0 {
                     return Err(OUT_OF_MEMORY);
                 }
-                // Kernels are only let at memory that they may also write.
+                // Kernels may only access memory that they may also write.
                 if a.flags == 3 {
                     t.memory.map(*base, m.size);
                 } else {
@@ -436,7 +435,7 @@ export! {
         if flags != 0 || kind == 0 || p.prop.handle_types & kind != kind {
             return Err(INVALID_VALUE);
         }
-        // SAFETY: duplicates a descriptor of this driver; the copy is the program's.
+        // SAFETY: duplicates a descriptor of this driver; the program owns the copy.
         let fd = unsafe { libc::fcntl(p.backing.file, libc::F_DUPFD_CLOEXEC, 0) };
         if fd < 0 {
             return Err(OUT_OF_MEMORY);

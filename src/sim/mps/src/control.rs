@@ -1,5 +1,4 @@
-//! The daemon: accepts commands, clients and its own servers on one socket, starts servers and lets go of
-//! them.
+//! The daemon: accepts commands, clients and its own servers on one socket; starts and stops servers.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions, Permissions};
@@ -19,12 +18,12 @@ use crate::percent::{limit_of, percentage, shown, sms};
 use crate::ui::END;
 use crate::{CONTROL, Place, SERVER, server};
 
-/// How long a client waits for a server, or for another user's clients to go.
+/// How long a client waits for a server, or for the end of another user's clients.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Clients that one GPU takes, before and from CUDA 13.1.
+/// Maximum clients of a GPU: before CUDA 13.1, and from then on.
 const CLIENTS: (usize, usize) = (48, 60);
 
-/// What new servers, or the clients of one server, get.
+/// Settings of new servers, or of the clients of one server.
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
     pub(crate) percentage: f64,
@@ -37,7 +36,7 @@ pub(crate) struct Settings {
 pub(crate) struct Server {
     pub(crate) pid: u32,
     pub(crate) uid: u32,
-    /// Its identity on the board, once it is ready.
+    /// Board id of the server, once it is ready.
     pub(crate) board: Option<u64>,
     pub(crate) settings: Settings,
     /// Closing it ends the server.
@@ -45,7 +44,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Lets the server end: it lives for as long as its connection.
+    /// Ends the server by closing its connection.
     pub(crate) fn let_go(&mut self) {
         if let Some(stream) = self.stream.take() {
             let _ = stream.shutdown(std::net::Shutdown::Both);
@@ -65,7 +64,7 @@ pub(crate) struct State {
     pub(crate) defaults: Settings,
     pub(crate) servers: Vec<Server>,
     pub(crate) clients: Vec<Client>,
-    /// How the last server ended.
+    /// Exit status of the last server.
     pub(crate) last_status: i32,
     serial: u64,
 }
@@ -74,7 +73,7 @@ pub(crate) struct State {
 pub(crate) struct Control {
     pub(crate) place: Place,
     pub(crate) board: Option<Board>,
-    /// Indices on the board of the devices, by ordinal.
+    /// Board indices of the devices, by ordinal.
     devices: Vec<usize>,
     multi_user: bool,
     state: Mutex<State>,
@@ -85,7 +84,7 @@ fn log(text: &str) {
     println!("[Control {}] {text}", std::process::id());
 }
 
-/// `-d`: the same in the background.
+/// `-d`: runs the daemon in the background.
 pub(crate) fn detach(place: &Place, args: &[String]) -> ExitCode {
     if UnixStream::connect(place.pipe.join("control")).is_ok() {
         println!("An instance of this daemon is already running");
@@ -129,7 +128,7 @@ pub(crate) fn run(place: Place, multi_user: bool) -> ExitCode {
         options.create(true).write(true).truncate(false);
         options.open(place.pipe.join(name))
     };
-    // Held for as long as the daemon lives.
+    // Held for the life of the daemon.
     let lock = match open("control_lock") {
         Ok(lock) if lock.try_lock().is_ok() => lock,
         Ok(_) => {
@@ -257,7 +256,7 @@ impl Control {
         waited.unwrap_or_else(PoisonError::into_inner).0
     }
 
-    /// Starts a server for a user; its pid.
+    /// Starts a server for a user; returns its pid.
     pub(crate) fn start_server(self: &Arc<Self>, state: &mut State, uid: u32) -> Option<u32> {
         self.board.as_ref()?;
         let mut command = Command::new(std::env::current_exe().ok()?);
@@ -299,7 +298,7 @@ impl Control {
         let _ = stream.read(&mut [0]);
     }
 
-    /// A client, from its connection to the end of it.
+    /// Serves a client until its connection ends.
     fn client(
         self: &Arc<Self>,
         pid: u32,
@@ -324,7 +323,7 @@ impl Control {
         self.changed.notify_all();
     }
 
-    /// Finds or starts the server of a user; waits for other users' clients to go. The line that tells the
+    /// Finds or starts the server of a user; waits for the end of other users' clients. Returns the line for the
     /// client, or the code of `cuInit`.
     fn admit(
         self: &Arc<Self>,
@@ -411,7 +410,7 @@ impl Control {
         self.devices.iter().filter_map(uuid).collect()
     }
 
-    /// The code of the fault that a server has not got over yet; 0 for none.
+    /// The code of a server's current fault; 0 for none.
     pub(crate) fn fault_of(&self, state: &State, pid: u32) -> u32 {
         let id = state.servers.iter().find(|s| s.pid == pid);
         let Some(id) = id.and_then(|s| s.board) else {
@@ -426,7 +425,7 @@ impl Control {
             .unwrap_or(0)
     }
 
-    /// Ends the work of a client; true if it was one.
+    /// Ends the work of a client; true if the process was a client.
     pub(crate) fn terminate(&self, state: &State, server: u32, client: u32) -> bool {
         let known = |c: &Client| c.pid == client && c.server == server;
         let board = state.servers.iter().find(|s| s.pid == server);

@@ -1,11 +1,11 @@
 //! A simulated `nvidia-cuda-mps-control`, version 2 of its protocol.
 //!
-//! The words that it takes and its replies are those of NVIDIA's program (550.163, compared command by
-//! command in `tests/mps_control.rs`). What happens on the GPU happens on the simulated board: the server is
-//! a process on it, its clients are partitions that run side by side.
+//! Commands and replies are those of NVIDIA's program (550.163, compared command by command in `tests/mps_control.rs`).
+//! GPU effects happen on the simulated board: the server is a process on the board, and its clients are partitions that
+//! run side by side.
 //!
-//! Three programs in one, told apart by how they are called: the control daemon (`-d`, `-f`), the server that it
-//! starts (`nvidia-cuda-mps-server`), and the program that passes commands from its standard input.
+//! The executable's name and arguments select one of three programs: the control daemon (`-d`, `-f`), the server that
+//! it starts (`nvidia-cuda-mps-server`), and the program that passes on commands from its standard input.
 #![forbid(unsafe_code)]
 
 mod control;
@@ -22,14 +22,14 @@ pub const CONTROL: &str = "nvidia-cuda-mps-control";
 /// Name of the server.
 pub const SERVER: &str = "nvidia-cuda-mps-server";
 
-/// What the environment says.
+/// Paths from the environment.
 #[derive(Debug, Clone)]
 pub(crate) struct Place {
     /// Directory of the sockets.
     pub(crate) pipe: PathBuf,
     /// Directory of the logs.
     pub(crate) log: PathBuf,
-    /// The simulated workstation.
+    /// The simulated workstation's board.
     pub(crate) board: PathBuf,
 }
 
@@ -52,7 +52,7 @@ impl Place {
     }
 }
 
-/// Runs the program if it was called by one of its names.
+/// Runs the program if the executable has one of its names.
 #[must_use]
 pub fn run() -> Option<ExitCode> {
     let mut args = std::env::args();

@@ -1,13 +1,13 @@
 //! Percentages, sizes and lists as the control program reads and prints them.
 
-/// A percentage in (0, 100]; what stands behind the number is not looked at.
+/// A percentage in (0, 100]; text after the number is ignored.
 pub(crate) fn percentage(text: &str) -> Option<f64> {
     let ends = (1..=text.len()).rev().filter(|n| text.is_char_boundary(*n));
     let value: f64 = ends.filter_map(|n| text[..n].parse().ok()).next()?;
     (value > 0.0 && value <= 100.0).then_some(value)
 }
 
-/// `25` as `25.0`.
+/// For example `25` as `25.0`.
 pub(crate) fn shown(percentage: f64) -> String {
     format!("{percentage:.1}")
 }
@@ -22,7 +22,7 @@ pub(crate) fn sms(all: u32, percentage: f64) -> u32 {
     (pairs as u32).max(1) * 2
 }
 
-/// Mebibytes of `2G`, `512M`, `512`; 0, which is no limit, of what is no number.
+/// MiB of `2G`, `512M`, `512`; 0 (no limit) if it is not a number.
 pub(crate) fn mebibytes(text: &str) -> Option<u64> {
     let end = text.find(|c: char| !c.is_ascii_digit());
     let (digits, unit) = text.split_at(end.unwrap_or(text.len()));
@@ -34,8 +34,8 @@ pub(crate) fn mebibytes(text: &str) -> Option<u64> {
     digits.parse::<u64>().unwrap_or(0).checked_mul(unit)
 }
 
-/// The limit that an environment variable (`0=1G,GPU-x=512M`) sets for a device, in mebibytes. An entry for
-/// a device that the server does not have drops all of them, as in the real one.
+/// A device's limit in MiB from an environment variable (`0=1G,GPU-x=512M`). An entry for a device that the server does
+/// not have drops all entries, as in the real program.
 pub(crate) fn limit_of(list: &str, devices: &[String], wanted: usize) -> Option<u64> {
     let mut found = None;
     for entry in list.split(',').filter(|e| !e.is_empty()) {

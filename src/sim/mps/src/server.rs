@@ -1,5 +1,5 @@
-//! The server: a process on the board, whose clients run side by side. It does nothing but live: the board
-//! ends its clients' work when it dies.
+//! The server: a process on the board, whose clients run side by side. It only has to exist: the board ends its
+//! clients' work when it dies.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -34,13 +34,13 @@ fn serve(place: &Place) -> Result<(), String> {
     control
         .write_all(ready.as_bytes())
         .map_err(|e| e.to_string())?;
-    // The daemon holds the other end for as long as it wants a server.
+    // The daemon keeps the other end open while it wants a server.
     let mut rest = Vec::new();
     let _ = control.read_to_end(&mut rest);
     Ok(())
 }
 
-/// The board's indices of the GPUs that `CUDA_VISIBLE_DEVICES` names, in its order; all without it.
+/// Board indices of the GPUs in `CUDA_VISIBLE_DEVICES`, in its order; all GPUs without it.
 pub(crate) fn devices(board: &Board) -> Vec<usize> {
     let seen = board.snapshot();
     let all = || (0..seen.gpus.len()).filter(|g| seen.gpus[*g].is_usable());

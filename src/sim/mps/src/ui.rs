@@ -1,4 +1,4 @@
-//! The program that passes commands from its standard input to the daemon and prints the replies.
+//! Passes commands from standard input to the daemon and prints the replies.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -33,7 +33,7 @@ fn talk(stream: &UnixStream) -> std::io::Result<ExitCode> {
         let mut reply = Vec::new();
         from.read_until(END, &mut reply)?;
         if reply.pop_if(|last| *last == END).is_none() {
-            // Only `quit` ends the daemon; what it says last is how its last server ended.
+            // Only `quit` ends the daemon; its last reply is the exit status of its last server.
             return Ok(match reply.first() {
                 Some(b'0') => ExitCode::SUCCESS,
                 _ => ExitCode::FAILURE,

@@ -1,5 +1,4 @@
-//! The commands and their replies. Where the real program says something in its log only, it is not repeated
-//! here.
+//! Commands and replies. Messages that the real program only logs are omitted.
 
 use std::sync::Arc;
 
@@ -8,7 +7,7 @@ use nix::unistd::Uid;
 use crate::control::{Control, Settings, State};
 use crate::percent::{mebibytes, percentage, shown};
 
-/// What a setting is for: servers to come, or one that runs.
+/// The target of a setting: future servers, or a running one.
 enum Scope {
     Defaults,
     Server(u32),
@@ -23,7 +22,7 @@ fn number(word: Option<&&str>) -> u32 {
 }
 
 impl Control {
-    /// The reply to a command of a user; `None` if the daemon is to end.
+    /// The reply to a user's command; `None` ends the daemon.
     pub(crate) fn answer(self: &Arc<Self>, line: &str, uid: u32) -> Option<String> {
         let words: Vec<&str> = line.split_whitespace().collect();
         let own = Uid::effective().as_raw();
@@ -226,7 +225,7 @@ fn percentage_of(settings: &Settings) -> String {
     format!("{}\n", shown(settings.percentage))
 }
 
-/// Whatever it was given, the program prints what is then in force.
+/// After any input the program prints the value in force.
 fn set_percentage(settings: &mut Settings, word: Option<&&str>) -> String {
     if let Some(value) = word.and_then(|w| percentage(w)) {
         settings.percentage = value;
@@ -238,7 +237,7 @@ fn pinned_of(settings: &Settings, device: Option<usize>) -> String {
     let limit = device.and_then(|d| settings.pinned.get(&d));
     let limit = limit.filter(|mib| **mib > 0);
     limit.map_or_else(String::new, |mib| {
-        // Gibibytes are shown whole.
+        // GiB are printed as whole numbers.
         if *mib >= 1024 {
             format!("{}G\n", mib / 1024)
         } else {

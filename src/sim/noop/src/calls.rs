@@ -21,10 +21,10 @@ impl std::error::Error for LoadError {}
 
 macro_rules! calls {
     ($($(#[$doc:meta])* $field:ident: $name:literal, ($($kind:ty),*);)*) => {
-        /// The functions of the no-op driver, reached directly or through a proxy.
+        /// The functions of the no-op driver, called directly or through a proxy.
         ///
-        /// All methods are safe: [`Calls::load`] takes no library but one that has the no-op driver
-        /// behind it, which follows no handle, and the pointers for results are the methods' own.
+        /// All methods are safe: [`Calls::load`] only accepts a library with the no-op driver behind it, which
+        /// dereferences no handle, and the methods own the pointers for results.
         #[derive(Clone, Copy, Debug)]
         pub struct Calls {
             $($field: unsafe extern "C" fn($($kind),*) -> i32,)*
@@ -35,7 +35,7 @@ macro_rules! calls {
                 Ok(Self {
                     $($field: {
                         let found = symbol(library, $name)?;
-                        // SAFETY: both the driver and a proxy of it give this name this signature.
+                        // SAFETY: the driver and its proxies have this signature under this name.
                         unsafe {
                             std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($kind),*) -> i32>(found)
                         }
@@ -92,27 +92,27 @@ fn symbol(library: *mut c_void, name: &CStr) -> Result<*mut c_void, LoadError> {
 }
 
 impl Calls {
-    /// Loads a library by its absolute path, for the rest of the process and for nobody else in it.
+    /// Loads a library by its absolute path, for the rest of the process, without making its symbols global.
     ///
     /// # Errors
-    /// When it cannot be loaded, or is neither the no-op driver nor before it.
+    /// If it cannot be loaded, or is neither the no-op driver nor a proxy of it.
     pub fn load(path: &Path) -> Result<Self, LoadError> {
         let name = CString::new(path.as_os_str().as_bytes())
             .map_err(|_| LoadError(format!("{} contains a NUL", path.display())))?;
-        // SAFETY: a NUL-terminated path. What runs at loading is the no-op driver's or a proxy's.
+        // SAFETY: a NUL-terminated path. Only initialisers of the no-op driver or a proxy run.
         let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         if library.is_null() {
-            // SAFETY: after a failure dlerror gives a text that ends in NUL.
+            // SAFETY: after a failure dlerror returns a NUL-terminated text.
             let why = unsafe { CStr::from_ptr(libc::dlerror()) };
             return Err(LoadError(format!("cannot load: {}", why.to_string_lossy())));
         }
-        // The look-up goes on into what the library depends on.
+        // The look-up includes the library's dependencies.
         symbol(library, c"gshare_noop_driver")
             .map_err(|_| LoadError(format!("{} is no no-op driver", path.display())))?;
         Self::find(library)
     }
 
-    /// `cuInit`, then the primary context of the first GPUs, made current. Gives the driver's code.
+    /// `cuInit`, then the primary context of the first GPUs, made current. Returns the driver's code.
     #[must_use]
     pub fn begin(&self, devices: i32) -> i32 {
         // SAFETY: an integer.
@@ -131,17 +131,17 @@ impl Calls {
         code
     }
 
-    /// `cuCtxSetCurrent` with the driver's one context, for a further thread. Gives the driver's code.
+    /// `cuCtxSetCurrent` with the driver's one context, for a further thread. Returns the driver's code.
     #[must_use]
     pub fn enter(&self) -> i32 {
-        // SAFETY: the no-op driver follows no handle.
+        // SAFETY: the no-op driver dereferences no handle.
         unsafe { (self.set_current)(crate::driver::HANDLE) }
     }
 
     #[inline]
     fn launch_by(launch: Launch) -> i32 {
         let null = std::ptr::null_mut();
-        // SAFETY: the no-op driver follows none of these.
+        // SAFETY: the no-op driver dereferences none of these.
         unsafe { launch(FUNCTION, 1, 1, 1, 32, 1, 1, 0, STREAM, null, null) }
     }
 
@@ -159,11 +159,11 @@ impl Calls {
         Self::launch_by(self.launch_ptsz)
     }
 
-    /// `cuStreamQuery`: neither launches nor allocates.
+    /// `cuStreamQuery`: a call that neither launches nor allocates.
     #[inline]
     #[must_use]
     pub fn stream_query(&self) -> i32 {
-        // SAFETY: the no-op driver follows no handle.
+        // SAFETY: the no-op driver dereferences no handle.
         unsafe { (self.stream_query)(STREAM) }
     }
 
@@ -177,7 +177,7 @@ impl Calls {
         if code == 0 { (free, total) } else { (0, 0) }
     }
 
-    /// `cuMemAlloc`: the address, or the driver's code.
+    /// `cuMemAlloc`: the address.
     ///
     /// # Errors
     /// The driver's code.
@@ -195,11 +195,11 @@ impl Calls {
     #[inline]
     #[must_use]
     pub fn free(&self, pointer: u64) -> i32 {
-        // SAFETY: the no-op driver follows no address.
+        // SAFETY: the no-op driver dereferences no address.
         unsafe { (self.free)(pointer) }
     }
 
-    /// `cuMemAllocAsync`: the address, or the driver's code.
+    /// `cuMemAllocAsync`: the address.
     ///
     /// # Errors
     /// The driver's code.
@@ -217,7 +217,7 @@ impl Calls {
     #[inline]
     #[must_use]
     pub fn free_async(&self, pointer: u64) -> i32 {
-        // SAFETY: the no-op driver follows no address.
+        // SAFETY: the no-op driver dereferences no address.
         unsafe { (self.free_async)(pointer, STREAM) }
     }
 }

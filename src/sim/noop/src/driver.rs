@@ -1,5 +1,5 @@
-//! The driver: two GPUs, one context, memory that is addresses only. No function looks at a handle, and
-//! none takes longer than a few stores.
+//! The driver: two GPUs, one context, memory that is addresses only. No function reads a handle, and none takes longer
+//! than a few stores.
 
 #![allow(
     non_snake_case,
@@ -16,13 +16,13 @@ use std::{
 
 /// GPUs that the driver shows.
 pub const DEVICES: i32 = 2;
-/// Bytes of memory that each GPU has, all of them free.
+/// Memory of each GPU in bytes, all of it free.
 pub const TOTAL_BYTES: u64 = 1 << 43;
 
-/// SMs of a GPU, and whatever else is asked of it.
+/// SMs of a GPU; also the answer for every other attribute.
 const SMS: i32 = 132;
 
-/// Identity of a GPU.
+/// UUID of a GPU.
 #[must_use]
 pub fn uuid(device: u8) -> [u8; 16] {
     [0x11 + device; 16]
@@ -30,16 +30,16 @@ pub fn uuid(device: u8) -> [u8; 16] {
 
 const SUCCESS: i32 = 0;
 const INVALID_VALUE: i32 = 1;
-/// The context, and with a number added the pools.
+/// Handle of the context. Pools have this plus a number.
 pub(crate) const HANDLE: usize = 0x1000;
-/// Bytes by which memory is handed out; what is smaller is packed.
+/// Granularity of allocations in bytes, and of small ones, which share a block.
 const BLOCK: u64 = 2 << 20;
 const UNIT: u64 = 512;
-/// Bytes that the pool says it holds of its device.
+/// Bytes that a pool reports as reserved.
 const POOL_BYTES: u64 = 64 << 20;
 const POOL_RESERVED_NOW: i32 = 5;
 const POOL_RESERVED_HIGH: i32 = 6;
-/// Addresses that a thread hands out before it meets those of the next.
+/// Bytes of addresses per thread, after which they overlap the next thread's.
 const ARENA: u64 = 1 << 43;
 const ARENAS: u64 = 1 << 12;
 
@@ -47,8 +47,8 @@ static ACTIVE: AtomicBool = AtomicBool::new(false);
 static NEXT_ARENA: AtomicU64 = AtomicU64::new(1);
 
 thread_local! {
-    /// Next large and next small address. Threads do not share them, so that the driver itself costs
-    /// eight threads what it costs one.
+    /// Next large and next small address. Threads share no addresses, so that the driver costs eight threads no more
+    /// than one.
     static NEXT: Cell<(u64, u64)> = const { Cell::new((0, 0)) };
 }
 
@@ -74,7 +74,7 @@ fn address(bytes: u64) -> u64 {
     })
 }
 
-/// Writes a result where the caller wants it.
+/// Writes a result unless `to` is NULL.
 ///
 /// # Safety
 /// `to` is NULL or valid for one `T`.
@@ -93,7 +93,7 @@ macro_rules! driver {
             /// The driver's function of this name.
             #[unsafe(no_mangle)]
             pub(crate) unsafe extern "C" fn $name($($arg: $kind),*) -> i32 {
-                // SAFETY: the C interface makes the caller answer for its pointers.
+                // SAFETY: by the C interface the caller is responsible for its pointers.
                 #[allow(unused_unsafe, reason = "most bodies write through the caller's pointer")]
                 unsafe { $body }
             }

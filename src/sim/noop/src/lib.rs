@@ -1,7 +1,7 @@
-//! A `libcuda.so.1` that does nothing, and the calls into it: what a proxy in front of a driver costs
-//! is measured best where the driver itself costs nothing.
+//! A `libcuda.so.1` that does nothing, and calls into it. The cost of a proxy is measured best in front of a driver
+//! that costs nothing.
 //!
-//! [`Calls`] loads the library, or a proxy before it, and makes single calls that a benchmark times.
+//! [`Calls`] loads the library or a proxy in front of it, and makes single calls for a benchmark to time.
 #![allow(
     unsafe_code,
     reason = "implements a C interface and calls it; every block states why it is sound"

@@ -1,10 +1,10 @@
-//! Pointers as C callers hand them over, and the frame around every exported function.
+//! Pointers from C callers, and the frame of every exported function.
 
 use std::ffi::{c_char, c_void};
 
 use crate::code::Code;
 
-/// A pointer to something that the caller wants filled.
+/// A pointer for a result.
 #[repr(transparent)]
 #[derive(Debug)]
 pub(crate) struct Out<T>(*mut T);
@@ -32,14 +32,14 @@ impl<T: Copy> Out<T> {
 
     pub(crate) fn set(self, value: T) -> Result<(), Code> {
         let at = self.ready()?;
-        // SAFETY: not null, and the caller of NVML vouches for a writable T there.
+        // SAFETY: not null, and the caller of NVML guarantees a writable T there.
         unsafe { at.write_unaligned(value) };
         Ok(())
     }
 
     pub(crate) fn get(self) -> Result<T, Code> {
         let at = self.ready()?;
-        // SAFETY: not null, and the caller of NVML vouches for a readable T there.
+        // SAFETY: not null, and the caller of NVML guarantees a readable T there.
         Ok(unsafe { at.read_unaligned() })
     }
 
@@ -57,7 +57,7 @@ impl<T: Copy> Out<T> {
         Self(self.0.wrapping_add(index))
     }
 
-    /// What follows this structure in memory.
+    /// The address after this structure.
     pub(crate) fn behind<U>(self) -> Out<U> {
         Out(self.0.wrapping_add(1).cast())
     }
@@ -67,13 +67,13 @@ impl<T: Copy> Out<T> {
     }
 }
 
-/// A string buffer of the caller; its length comes as another argument.
+/// A string buffer of the caller; another argument has its length.
 #[repr(transparent)]
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Text(*mut c_char);
 
 impl Text {
-    /// Writes the text and its end, if `length` bytes suffice.
+    /// Writes the text and its NUL if they fit into `length` bytes.
     pub(crate) fn set(self, length: u32, text: &str) -> Result<(), Code> {
         if self.0.is_null() {
             return Err(Code::INVALID_ARGUMENT);
@@ -88,7 +88,7 @@ impl Text {
     }
 }
 
-/// A string that the caller passes in.
+/// A string from the caller.
 #[repr(transparent)]
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct CText(*const c_char);
@@ -98,7 +98,7 @@ impl CText {
         if self.0.is_null() {
             return Err(Code::INVALID_ARGUMENT);
         }
-        // SAFETY: not null, and the caller of NVML vouches for a terminated string.
+        // SAFETY: not null, and the caller of NVML guarantees a terminated string.
         let text = unsafe { std::ffi::CStr::from_ptr(self.0) };
         text.to_str()
             .map(str::to_owned)
@@ -106,7 +106,7 @@ impl CText {
     }
 }
 
-/// A handle: an address that only this library gives out and takes back.
+/// A handle: an address that only this library interprets.
 #[repr(transparent)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Handle(pub(crate) *mut c_void);
@@ -125,7 +125,7 @@ macro_rules! export {
     ($($(#[$doc:meta])* fn $name:ident($($arg:ident: $ty:ty),* $(,)?) $body:block)*) => {$(
         $(#[$doc])*
         #[doc = concat!("`", stringify!($name), "` of nvml.h.")]
-        // SAFETY: the name is that of nvml.h, and the types have the layout it gives them.
+        // SAFETY: nvml.h has this name, and the types have its layout.
         #[unsafe(no_mangle)]
         #[allow(non_snake_case, clippy::too_many_arguments, reason = "the C interface is given")]
         extern "C" fn $name($($arg: $ty),*) -> $crate::code::Code {

@@ -23,7 +23,7 @@ impl Code {
     pub(crate) const ARGUMENT_VERSION_MISMATCH: Self = Self(25);
     pub(crate) const UNKNOWN: Self = Self(999);
 
-    /// The text that `nvmlErrorString` gives.
+    /// The text of `nvmlErrorString`.
     pub(crate) fn text(self) -> &'static std::ffi::CStr {
         match self.0 {
             0 => c"Success",

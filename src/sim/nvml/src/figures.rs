@@ -1,18 +1,18 @@
-//! Figures that follow from the model and the load.
+//! Figures derived from the model and the load.
 //!
-//! Utilisation is measured on the board. Temperature, power, fan and clocks are not: here they are
-//! simple monotonic functions of the load of the last second, good enough to move as they would.
+//! Utilisation is measured on the board. Temperature, power, fan and clocks are simple monotonic functions of the last
+//! second's load.
 
 use gshare_sim_board::{GpuSnapshot, Model, Recent};
 
 use crate::code::Code;
 
-/// Load of a GPU over the last second or so, each from 0 to 1.
+/// Load of a GPU over about the last second, each from 0 to 1.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Load {
     /// Fraction of time with a kernel resident.
     pub(crate) busy: f64,
-    /// Fraction of SMs with a block, over time.
+    /// Fraction of SMs with a block, averaged over time.
     pub(crate) sm: f64,
 }
 
@@ -20,7 +20,7 @@ fn ratio(growth: f64, recent: &Recent, units: u32) -> f64 {
     (growth / (recent.span_ns as f64 * f64::from(units))).clamp(0.0, 1.0)
 }
 
-/// The load, if the board has been looked at for long enough to tell (or nothing ever ran).
+/// The load, if the board has enough samples (or nothing ever ran).
 pub(crate) fn load(gpu: &GpuSnapshot) -> Result<Load, Code> {
     match &gpu.recent {
         Some(recent) => Ok(Load {
@@ -32,7 +32,7 @@ pub(crate) fn load(gpu: &GpuSnapshot) -> Result<Load, Code> {
     }
 }
 
-/// Percent, rounded; anything that is not nothing is at least 1.
+/// Percent, rounded; anything above 0 is at least 1.
 pub(crate) fn percent(fraction: f64) -> u32 {
     if fraction > 0.0 {
         ((fraction * 100.0).round() as u32).clamp(1, 100)
@@ -41,7 +41,7 @@ pub(crate) fn percent(fraction: f64) -> u32 {
     }
 }
 
-/// Power in milliwatts: a busy GPU draws a third of its range, its active SMs most of the rest.
+/// Power in milliwatts: a busy GPU draws a third of its range, and its active SMs most of the rest.
 pub(crate) fn power_mw(gpu: &GpuSnapshot) -> Result<u32, Code> {
     let load = load(gpu)?;
     let range = f64::from(gpu.model.power_limit_mw - gpu.model.idle_power_mw);
@@ -56,7 +56,7 @@ pub(crate) fn temperature_c(gpu: &GpuSnapshot) -> Result<u32, Code> {
     Ok(33 + (46.0 * above / range) as u32)
 }
 
-/// Whether the clocks are up: something runs, or a context waits for work.
+/// Whether the clocks are up: a kernel runs, or a context waits for work.
 pub(crate) fn is_awake(gpu: &GpuSnapshot) -> bool {
     gpu.processes.iter().any(|process| process.contexts > 0)
         || load(gpu).is_ok_and(|load| load.busy > 0.0)
@@ -72,7 +72,7 @@ pub(crate) fn clock_mhz(gpu: &GpuSnapshot, domain: u32) -> Result<u32, Code> {
     })
 }
 
-/// Highest clock of a domain in MHz: graphics, SM, memory, video.
+/// Maximum clock of a domain in MHz: graphics, SM, memory, video.
 pub(crate) fn max_clock_mhz(model: &Model, domain: u32) -> Result<u32, Code> {
     match domain {
         0 | 1 => Ok(model.sm_clock_mhz),
@@ -82,19 +82,18 @@ pub(crate) fn max_clock_mhz(model: &Model, domain: u32) -> Result<u32, Code> {
     }
 }
 
-/// What the catalogue does not say about a model.
+/// Properties of a model that the catalogue lacks.
 pub(crate) struct Traits {
     /// `nvmlBrandType_t`
     pub(crate) brand: u32,
     /// `nvmlDeviceArchitecture_t`
     pub(crate) architecture: u32,
-    /// Fans that NVML knows; modules are cooled by their chassis.
+    /// Fans that NVML reports; modules are cooled by their chassis.
     pub(crate) fans: u32,
     /// NVLink connections.
     pub(crate) links: u32,
-    /// Error correction can be switched on.
+    /// ECC can be switched.
     pub(crate) ecc: bool,
-    /// Has a serial number.
     pub(crate) serial: bool,
 }
 

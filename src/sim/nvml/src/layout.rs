@@ -14,7 +14,7 @@ macro_rules! layout {
 }
 
 layout! {
-    /// `nvmlPciInfo_v2_t` and before.
+    /// `nvmlPciInfo_v2_t` and earlier.
     PciInfoV2 = 52 {
         bus_id: [c_char; 16], domain: u32, bus: u32, device: u32, pci_device_id: u32,
         pci_subsystem_id: u32, reserved: [u32; 4],
@@ -101,10 +101,10 @@ layout! {
     GpmSupport = 8 { version: u32, supported: u32 }
 }
 
-/// The version word of a structure: its number in the upper byte, its size below.
+/// The version word of a structure: number in the upper byte, size in the lower ones.
 pub(crate) const fn version<T>(number: u32) -> u32 {
     number << 24 | size_of::<T>() as u32
 }
 
-/// What an instance id holds outside MIG.
+/// An instance id without MIG.
 pub(crate) const NO_INSTANCE: u32 = u32::MAX;

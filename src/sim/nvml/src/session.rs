@@ -1,4 +1,4 @@
-//! What lasts between calls: the count of initialisations, the board, and which devices may be opened.
+//! State between calls: the number of initialisations, the board, and the devices that the process may open.
 
 use std::ffi::{CStr, OsStr, c_void};
 use std::os::unix::ffi::OsStrExt;
@@ -11,27 +11,27 @@ use gshare_sim_board::{Board, BoardSnapshot, Fault, GpuSnapshot, MAX_GPUS, Opene
 use crate::abi::Handle;
 use crate::code::Code;
 
-/// How often a call looks whether NVML still hangs.
+/// How often a call checks whether NVML still hangs.
 const HANG_POLL: Duration = Duration::from_millis(20);
 
 struct Session {
     board: Arc<Board>,
     inits: u32,
-    /// Devices whose node could be opened, and how often each had been reset when it was last looked up: like a
-    /// descriptor, that lasts until the next reset.
+    /// Devices whose node could be opened, with the number of resets at the last look-up. Like a descriptor, this lasts
+    /// until the next reset.
     opened: [Option<u64>; MAX_GPUS],
 }
 
 static SESSION: Mutex<Option<Session>> = Mutex::new(None);
 
-/// Device handles are addresses in here.
+/// Device handles are addresses in this array.
 static HANDLES: [u8; MAX_GPUS] = [0; MAX_GPUS];
 
 fn session() -> MutexGuard<'static, Option<Session>> {
     SESSION.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The file that this library was loaded from.
+/// The file of this library.
 fn own_path() -> Option<PathBuf> {
     // SAFETY: all zeroes is a valid Dl_info.
     let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
@@ -41,7 +41,7 @@ fn own_path() -> Option<PathBuf> {
     if found == 0 || info.dli_fname.is_null() {
         return None;
     }
-    // SAFETY: dladdr gave the terminated path of a loaded object.
+    // SAFETY: dladdr returned the terminated path of a loaded object.
     let name = unsafe { CStr::from_ptr(info.dli_fname) };
     Some(PathBuf::from(OsStr::from_bytes(name.to_bytes())))
 }
@@ -52,7 +52,7 @@ fn board_path() -> Option<PathBuf> {
     }
     let library = own_path()?;
     let beside = |library: &Path| Some(library.parent()?.join("../board"));
-    // A link to the library may lie elsewhere than the workstation.
+    // A link to the library may be outside the workstation.
     let candidates = [
         beside(&library),
         library.canonicalize().ok().and_then(|path| beside(&path)),
@@ -60,7 +60,7 @@ fn board_path() -> Option<PathBuf> {
     candidates.into_iter().flatten().find(|path| path.exists())
 }
 
-/// Whether the node of the workstation can be opened; true where it has no such node.
+/// Whether this process can open a node of the workstation; true if the node does not exist.
 fn may_open(board: &Path, node: &str) -> bool {
     let Some(dir) = board.parent() else {
         return true;
@@ -71,7 +71,7 @@ fn may_open(board: &Path, node: &str) -> bool {
         .open(dir.join("dev").join(node))
     {
         Ok(_) => true,
-        // Stand-in nodes have no driver: ENXIO says that the kernel would have let it be opened.
+        // Stand-in nodes have no driver: ENXIO means that the kernel would allow the open.
         Err(error) => error.kind() != std::io::ErrorKind::PermissionDenied,
     }
 }
@@ -117,7 +117,7 @@ pub(crate) fn board() -> Result<Arc<Board>, Code> {
         .ok_or(Code::UNINITIALIZED)
 }
 
-/// The board now; waits while NVML is to hang.
+/// The board now; waits while the fault that hangs NVML is set.
 pub(crate) fn snapshot() -> Result<Arc<BoardSnapshot>, Code> {
     let board = board()?;
     loop {
@@ -151,7 +151,7 @@ pub(crate) fn handle(index: usize) -> Handle {
     Handle((&raw const HANDLES[index % MAX_GPUS]).cast_mut().cast())
 }
 
-/// The index that a handle stands for.
+/// The index of a handle.
 pub(crate) fn index(handle: Handle) -> Result<usize, Code> {
     let offset = (handle.0 as usize).wrapping_sub(HANDLES.as_ptr() as usize);
     if offset < MAX_GPUS {
@@ -161,7 +161,7 @@ pub(crate) fn index(handle: Handle) -> Result<usize, Code> {
     }
 }
 
-/// The device behind a handle, now.
+/// The device of a handle, now.
 pub(crate) struct Device {
     pub(crate) index: usize,
     pub(crate) snapshot: Arc<BoardSnapshot>,
@@ -178,7 +178,7 @@ pub(crate) fn device(handle: Handle) -> Result<Device, Code> {
     let index = index(handle)?;
     let gpu = snapshot.gpus.get(index).ok_or(Code::INVALID_ARGUMENT)?;
     let known = session().as_ref().and_then(|s| s.opened[index]);
-    // An instance that was removed.
+    // A removed instance.
     if gpu.instance.is_some_and(|i| !i.made) {
         return Err(Code::INVALID_ARGUMENT);
     }

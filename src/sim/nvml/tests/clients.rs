@@ -1,4 +1,4 @@
-//! The built library as its clients meet it: loaded from a workstation's directory by nvml-wrapper.
+//! The built library as its clients use it: loaded from a workstation's directory by nvml-wrapper.
 #![allow(unsafe_code, reason = "one test changes the user of its own thread")]
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -27,7 +27,7 @@ fn library() -> PathBuf {
     found.unwrap_or_else(|| panic!("{name} is not beside {}", exe.display()))
 }
 
-/// A workstation in a directory of its own, so that tests do not meet.
+/// A workstation in a directory of its own, so that tests do not collide.
 struct Workstation {
     dir: tempfile::TempDir,
     board: Board,
@@ -48,13 +48,13 @@ impl Workstation {
         self.dir.path()
     }
 
-    /// Found without any variable, from the place of the library.
+    /// The library, which finds the board by its own location, without any variable.
     fn nvml(&self) -> Nvml {
         let path = self.path().join("lib/libnvidia-ml.so.1");
         Nvml::builder().lib_path(path.as_os_str()).init().unwrap()
     }
 
-    /// This process with a context on each of the GPUs.
+    /// Registers this process with a context on each of the GPUs.
     fn process(&self, gpus: &[usize]) -> (Slot, Vec<u64>) {
         let slot = self.board.register(&ProcessInfo::current()).unwrap();
         (
@@ -66,7 +66,7 @@ impl Workstation {
     }
 }
 
-/// The name of the error that the call gave.
+/// The name of the call's error.
 fn failure<T>(result: Result<T, NvmlError>) -> String {
     result
         .err()
@@ -77,7 +77,6 @@ fn model(slug: &str) -> &'static Model {
     Model::by_slug(slug).unwrap()
 }
 
-/// Polls until the condition holds.
 fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(20);
     while !condition() {
@@ -86,7 +85,7 @@ fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
-/// What nvtop, btop, gpustat, nvitop and all-smi ask for, start and steady state, and gshare itself.
+/// Functions that nvtop, btop, gpustat, nvitop, all-smi and gshare itself call, at start and in steady state.
 const ASKED: &str = "
     Init Init_v2 InitWithFlags Shutdown ErrorString SystemGetDriverVersion SystemGetCudaDriverVersion
     SystemGetCudaDriverVersion_v2 SystemGetNVMLVersion SystemGetProcessName DeviceGetCount DeviceGetCount_v2
@@ -133,7 +132,7 @@ fn exports_all_names_that_clients_ask_for() {
         .filter(|name| !name.starts_with("nvml"))
         .collect();
     assert!(foreign.is_empty(), "exports other than NVML's: {foreign:?}");
-    // The name stands as a string in .dynstr.
+    // The name is a string in .dynstr.
     assert!(
         data.windows(18)
             .any(|bytes| bytes == b"libnvidia-ml.so.1\0"),
@@ -435,7 +434,7 @@ fn a_device_whose_node_cannot_be_opened_gives_no_handle() {
         other.join().unwrap()
     });
     assert_eq!(blocked, "NoPermission");
-    // A handle once given lasts, as a descriptor does.
+    // A handle stays valid, as a descriptor does.
     let nvml = workstation.nvml();
     assert!(nvml.device_by_index(1).is_ok());
     std::fs::remove_file(dev.join("nvidia1")).unwrap();

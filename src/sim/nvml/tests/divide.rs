@@ -1,4 +1,4 @@
-//! The library as the service's observer meets it: GPUs that are let go for a reset, and divided.
+//! The library as the service's observer uses it: GPUs are released for a reset, and divided.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::io::{BufRead, BufReader};
@@ -57,7 +57,7 @@ fn a_gpu_that_is_let_go_can_be_reset_and_the_others_go_on() {
     );
     assert!(seen.gpus[0].mem_used.is_some() && in_use(0));
     board.reset(1).unwrap();
-    // Taken back, and the other let go.
+    // Takes one back and releases the other.
     observer.release([0]).recv_timeout(LONG).unwrap();
     let seen = sample(&observer);
     assert_eq!(seen.gpus[0].state, GpuState::Released);
@@ -68,7 +68,7 @@ fn a_gpu_that_is_let_go_can_be_reset_and_the_others_go_on() {
     assert!(sample(&observer).gpus.iter().all(|g| g.mem_used.is_some()));
 }
 
-/// Steps on the first GPU.
+/// Runs one step on the first GPU.
 fn step(observer: &Observer, order: MigOrder) -> Result<MigState, MigError> {
     observer.divider(0).step(order, LONG)
 }
@@ -86,7 +86,7 @@ fn a_gpu_is_divided_by_the_drivers_rules() {
         let size = state.sizes.iter().find(|s| s.id == id).unwrap();
         (size.size, size.starts.clone())
     };
-    // The table of placements of NVIDIA's MIG user guide.
+    // Table of placements in NVIDIA's MIG user guide.
     assert_eq!(starts(19), (1, (0..7).collect()));
     assert_eq!(starts(15), (2, vec![0, 2, 4, 6]));
     assert_eq!(starts(14), (2, vec![0, 2, 4]));
@@ -97,7 +97,7 @@ fn a_gpu_is_divided_by_the_drivers_rules() {
     assert_eq!(make(9, 0), Err(MigError::NotSupported), "the mode is off");
     assert!(step(&observer, MigOrder::Mode(true)).unwrap().on);
     let gi = make(9, 0).unwrap().instances[0].gi;
-    // It cannot be used before it has a compute instance.
+    // It is not usable before it has a compute instance.
     assert!(sample(&observer).gpus[0].instances.is_empty());
     for (profile, start) in [(9, 2), (14, 0), (14, 2), (0, 0), (5, 0)] {
         let refused = make(profile, start);
@@ -111,7 +111,7 @@ fn a_gpu_is_divided_by_the_drivers_rules() {
     let instance = &seen.gpus[0].instances[0];
     assert_eq!((instance.gi, instance.start), (gi, Some(0)));
     let first = instance.uuid.clone();
-    // A compute instance holds its GPU instance, a program the compute instance, and instances the mode.
+    // A compute instance holds its GPU instance, a program holds the compute instance, and instances hold the mode.
     assert_eq!(
         step(&observer, MigOrder::Remove { gi }),
         Err(MigError::InUse)
@@ -125,11 +125,11 @@ fn a_gpu_is_divided_by_the_drivers_rules() {
     assert_eq!(step(&observer, MigOrder::Mode(false)), Err(MigError::InUse));
     board.remove_context(slot, 2, context).unwrap();
     step(&observer, MigOrder::Close { gi }).unwrap();
-    // Made anew it is another.
+    // A recreated instance has a new identity.
     step(&observer, MigOrder::Open { gi }).unwrap();
     let second = sample(&observer).gpus[0].instances[0].uuid.clone();
     assert_ne!(first, second);
-    // A boot takes the instances, and on this model the mode.
+    // A reboot removes the instances and, on this model, the mode.
     board.reboot().unwrap();
     let after = step(&observer, MigOrder::Look).unwrap();
     assert!(!after.on && after.instances.is_empty());
@@ -137,7 +137,7 @@ fn a_gpu_is_divided_by_the_drivers_rules() {
     assert_eq!(other, Err(MigError::NotSupported));
 }
 
-/// In a process of its own, for the test below: has every GPU open and runs nothing there, as a monitor does.
+/// Runs in a process of its own, for the test below: has every GPU open and runs nothing there, as a monitor does.
 #[test]
 fn monitor() {
     let Some(library) = std::env::var_os("MONITORED") else {
@@ -171,7 +171,7 @@ fn a_mode_that_waits_for_a_reset_is_said_and_left() {
     let state = step(&observer, MigOrder::Look).unwrap();
     assert!(!state.on && state.asked, "noted, not done");
     assert_eq!(board.snapshot().gpus[0].mig, [false, true]);
-    // No other process has it open any more: this model is reset for it, and what was looked up before is looked up anew.
+    // No other process has it open any more: this model is reset, so earlier handles need a new look-up.
     drop(monitor.stdin.take());
     monitor.wait().unwrap();
     assert!(step(&observer, MigOrder::Mode(true)).unwrap().on);

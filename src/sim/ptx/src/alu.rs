@@ -4,8 +4,7 @@ use std::cmp::Ordering::{Equal, Greater, Less};
 
 use crate::code::{Alu, Ty};
 
-/// A type that a register is read as and written from. Reading takes the low bits; signed values are written with their
-/// sign in all bits above.
+/// A type of registers. Reading takes the low bits; writing extends the sign of signed values to all bits above.
 trait Value: Copy {
     fn get(bits: u64) -> Self;
     fn put(self) -> u64;
@@ -37,7 +36,7 @@ macro_rules! integers {
                 u32::try_from(count).ok().and_then(|n| self.checked_shl(n)).unwrap_or(0)
             }
             fn right(self, count: u64) -> Self {
-                // In two steps: at the end all bits of a signed number are its sign.
+                // In two steps: past the end all bits of a signed number are its sign.
                 let most = <$t>::BITS - 1;
                 let count = u32::try_from(count).unwrap_or(u32::MAX);
                 (self >> count.min(most)) >> u32::from(count > most)
@@ -63,7 +62,7 @@ macro_rules! floats {
 
 floats!(f32, f64);
 
-/// The closure with `$t` standing for the Rust type; the enclosing function ends with `None` for other types.
+/// Evaluates the closure with `$t` as the Rust type; returns `None` from the enclosing function for other types.
 macro_rules! integer {
     ($ty:expr, $t:ident, $f:expr) => {
         integer!(@ $ty, $t, $f, U8 u8, U16 u16, U32 u32, U64 u64, S8 i8, S16 i16, S32 i32, S64 i64)
@@ -86,7 +85,7 @@ macro_rules! float {
     };
 }
 
-/// Whether two floating point numbers compare so.
+/// Compares two floating point numbers.
 macro_rules! ordered {
     ($ty:expr, $is:pat) => {
         float!($ty, T, |a, b, _| u64::from(matches!(
@@ -96,7 +95,7 @@ macro_rules! ordered {
     };
 }
 
-/// How many sources the instruction has; `None` for one that is not carried.
+/// Number of the instruction's sources; `None` for an unsupported instruction.
 pub(crate) fn sources(root: &str) -> Option<usize> {
     Some(match root {
         "not" | "neg" | "abs" | "popc" | "clz" | "brev" | "sqrt" | "rsqrt" | "rcp" | "ex2"
@@ -108,7 +107,7 @@ pub(crate) fn sources(root: &str) -> Option<usize> {
     })
 }
 
-/// The function of an instruction that gives what it takes. `mods` are the parts of its name between root and type.
+/// The function of an instruction that computes a result. `mods` are the parts of its name between root and type.
 pub(crate) fn find(root: &str, mods: &[&str], ty: Ty) -> Option<Alu> {
     let one = |list: &[&str]| mods.iter().all(|part| list.contains(part));
     match (root, ty) {
@@ -118,7 +117,7 @@ pub(crate) fn find(root: &str, mods: &[&str], ty: Ty) -> Option<Alu> {
         ("or", _) => Some(|a, b, _| a | b),
         ("xor", _) => Some(|a, b, _| a ^ b),
         ("fma", Ty::F32) if one(&["rm", "ftz"]) && mods.contains(&"rm") => Some(|a, b, c| {
-            // Products of two are exact in double precision.
+            // A product of two `f32` is exact in double precision.
             let exact = f64::from(f32::get(a)).mul_add(f32::get(b).into(), f32::get(c).into());
             let near = exact as f32;
             if f64::from(near) > exact {
@@ -140,7 +139,7 @@ fn whole(root: &str, ty: Ty) -> Option<Alu> {
     Some(match root {
         "add" => integer!(ty, T, |a, b, _| T::get(a).wrapping_add(T::get(b)).put()),
         "sub" => integer!(ty, T, |a, b, _| T::get(a).wrapping_sub(T::get(b)).put()),
-        // What a division by zero gives is not defined.
+        // PTX does not define division by zero.
         "div" => integer!(ty, T, |a, b, _| match T::get(b) {
             0 => !0,
             b => T::get(a).wrapping_div(b).put(),
@@ -252,7 +251,7 @@ pub(crate) fn compare(how: &str, ty: Ty) -> Option<Alu> {
     })
 }
 
-/// The number as its type has it: without what a register holds above, with the sign.
+/// The value as its type has it: clears or sign-extends the register's upper bits.
 pub(crate) fn narrow(ty: Ty) -> Option<Alu> {
     Some(integer!(ty, T, |a, _, _| T::get(a).put()))
 }
@@ -284,7 +283,7 @@ pub(crate) fn convert(mods: &[&str], to: Ty, from: Ty) -> Option<Vec<Alu>> {
         (Ty::F32, Ty::F64) => steps.push(|a, _, _| f64::from(f32::get(a)).put()),
         (Ty::F64, Ty::F32) => steps.push(|a, _, _| (f64::get(a) as f32).put()),
         (Ty::F32, Ty::F32) | (Ty::F64, Ty::F64) => {}
-        // As Rust does, the GPU gives the nearest number that there is.
+        // Like Rust, the GPU returns the nearest number.
         (Ty::F32, _) => steps.push(integer!(to, T, |a, _, _| (f32::get(a) as T).put())),
         (Ty::F64, _) => steps.push(integer!(to, T, |a, _, _| (f64::get(a) as T).put())),
         _ => {
@@ -306,7 +305,7 @@ pub(crate) fn convert(mods: &[&str], to: Ty, from: Ty) -> Option<Vec<Alu>> {
     Some(steps)
 }
 
-/// What an atomic makes of the old value and its operands.
+/// The new value of an atomic, from the old value and the operands.
 pub(crate) fn atomic(how: &str, ty: Ty) -> Option<Alu> {
     Some(match how {
         "exch" => |_, b, _| b,

@@ -1,17 +1,16 @@
-//! The decoded form: what the parser makes of a kernel, with the functions that it calls inside, and the interpreter runs.
+//! The decoded form of a kernel, including the functions that it calls: output of the parser, input of the interpreter.
 
-/// Threads of a warp.
+/// Threads per warp.
 pub(crate) const WARP: usize = 32;
-/// One register of a warp: a value per lane. Bits above the type of an instruction mean nothing.
+/// One register of a warp: a value per lane. Bits above the type of an instruction are undefined.
 pub(crate) type Lanes = [u64; WARP];
-/// What an instruction makes of its sources.
+/// Computes an instruction's result from its sources.
 pub(crate) type Alu = fn(u64, u64, u64) -> u64;
 
-/// Generic addresses from here on are shared and local memory.
+/// Start of shared and local memory in the generic address space.
 pub(crate) const SHARED_BASE: u64 = 1 << 56;
 pub(crate) const LOCAL_BASE: u64 = 2 << 56;
 
-/// A scalar type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ty {
     U8,
@@ -28,7 +27,7 @@ pub(crate) enum Ty {
 }
 
 impl Ty {
-    /// The type of that name; bits are unsigned numbers.
+    /// The type of that name; bit types are unsigned.
     pub(crate) fn parse(word: &str) -> Option<Self> {
         Some(match word {
             "u8" | "b8" => Self::U8,
@@ -100,7 +99,7 @@ pub(crate) enum Special {
     Lane,
 }
 
-/// What the lanes of a warp do together.
+/// Joint operations of a warp's lanes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Meeting {
     Up,
@@ -132,7 +131,7 @@ pub(crate) enum Op {
     Load {
         ty: Ty,
         addr: Addr,
-        /// As many as the vector has.
+        /// One per element of the vector.
         regs: Vec<u32>,
     },
     Store {
@@ -140,7 +139,7 @@ pub(crate) enum Op {
         addr: Addr,
         regs: Vec<u32>,
     },
-    /// `f` gets the old value and two operands.
+    /// `f` takes the old value and two operands.
     Atomic {
         ty: Ty,
         addr: Addr,
@@ -153,7 +152,7 @@ pub(crate) enum Op {
     Meet {
         how: Meeting,
         d: u32,
-        /// Whether a shuffle had another lane to read from.
+        /// Destination: whether a shuffle had another lane to read from.
         found: u32,
         /// Value, distance, clamp.
         args: [u32; 3],
@@ -161,7 +160,7 @@ pub(crate) enum Op {
     },
     Exit,
     Trap,
-    /// The text of an instruction that is not carried.
+    /// The text of an unsupported instruction.
     Unsupported(String),
 }
 
@@ -176,11 +175,11 @@ pub(crate) struct Inst {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Code {
     pub(crate) insts: Vec<Inst>,
-    /// How many registers there are.
+    /// Number of registers.
     pub(crate) registers: u32,
     /// Registers that hold constants.
     pub(crate) constants: Vec<(u32, u64)>,
-    /// Bytes of local memory of a thread.
+    /// Local memory per thread in bytes.
     pub(crate) local: u32,
     /// Whether warps may have to wait for each other.
     pub(crate) barrier: bool,

@@ -1,14 +1,14 @@
-//! What can go wrong: text that is no PTX, memory that is not there, a kernel that must stop.
+//! Errors: invalid PTX, unmapped memory, a kernel that must stop.
 
 use std::error::Error;
 use std::fmt;
 
-/// A PTX text that cannot be loaded, with the place where reading it failed.
+/// A PTX text that cannot be loaded, and where reading failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PtxError {
     /// Line of the text, counted from 1.
     pub line: u32,
-    /// What is wrong there.
+    /// The problem.
     pub message: String,
 }
 
@@ -29,28 +29,28 @@ impl fmt::Display for PtxError {
 
 impl Error for PtxError {}
 
-/// An access to device memory that nothing is mapped at.
+/// An access to unmapped device memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemFault;
 
 /// Why a launch stopped before its last thread had ended. Lines are those of the PTX text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Trap {
-    /// An instruction that this interpreter does not carry.
+    /// The interpreter does not support this instruction.
     Unsupported {
         /// Line of the instruction.
         line: u32,
-        /// The instruction as written, or what about it is not carried.
+        /// The instruction as written, or its unsupported part.
         text: String,
     },
-    /// A load, store or atomic at an address that is not mapped.
+    /// A load, store or atomic at an unmapped address.
     IllegalAddress {
         /// The address in bytes.
         addr: u64,
         /// Line of the instruction.
         line: u32,
     },
-    /// A load, store or atomic at an address that is no multiple of its size.
+    /// A load, store or atomic at an address that is not a multiple of its size.
     MisalignedAddress {
         /// The address in bytes.
         addr: u64,

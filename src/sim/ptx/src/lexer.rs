@@ -1,4 +1,4 @@
-//! Cuts PTX text into tokens with their lines; comments and debug lines are dropped here.
+//! Splits PTX text into tokens with their lines; drops comments and debug lines.
 
 use crate::error::PtxError;
 
@@ -77,7 +77,7 @@ pub(crate) fn lex(text: &str) -> Result<Vec<Token<'_>>, PtxError> {
                 if matches!(word, ".loc" | ".file") {
                     at = end_of_line(bytes, at);
                 } else if byte == b'.' {
-                    // Directives may be written without space between them: `.reg.b32`.
+                    // Directives may follow each other without space: `.reg.b32`.
                     let mut from = start;
                     for part in word[1..].split('.') {
                         let tok = Tok::Word(&text[from..=from + part.len()]);
@@ -122,7 +122,7 @@ fn end_of_line(bytes: &[u8], mut at: usize) -> usize {
     at
 }
 
-/// Words keep `::` inside (`.shared::cta`), not a label's single colon.
+/// End of a word, which may contain `::` (`.shared::cta`) but not the single colon of a label.
 fn end_of_word(bytes: &[u8], mut at: usize) -> usize {
     while at < bytes.len() {
         if is_word(bytes[at]) {

@@ -1,5 +1,4 @@
-//! Instructions as written become those of the decoded form. What a kernel calls is decoded into its place, so that
-//! the interpreter knows no calls.
+//! Decodes instructions. A called function is decoded in place of its call, so that the interpreter needs no calls.
 
 use std::collections::HashMap;
 
@@ -14,11 +13,11 @@ use crate::text::{Cursor, Function, Program, Symbol};
 
 /// Why an instruction cannot be decoded.
 enum Bad {
-    /// It is PTX, but not carried.
+    /// Valid PTX, but not supported.
     Unsupported,
-    /// It is no PTX.
+    /// Not valid PTX.
     Wrong(String),
-    /// The function that is called is no PTX.
+    /// The called function is not valid PTX.
     Inside(PtxError),
 }
 
@@ -28,7 +27,7 @@ fn wrong<T>(message: impl Into<String>) -> Done<T> {
     Err(Bad::Wrong(message.into()))
 }
 
-/// What a name inside a function means.
+/// The meaning of a name inside a function.
 #[derive(Clone, Copy)]
 enum Name {
     Register(u32),
@@ -47,9 +46,9 @@ enum Operand<'t> {
     Bits(u64),
     /// `[base+offset]`
     Address(Option<&'t str>, i64),
-    /// `{a, b}`, and `(a, b)` of a call
+    /// `{a, b}`, and `(a, b)` of a call.
     List(Vec<Operand<'t>>),
-    /// Something that only instructions outside this interpreter have.
+    /// An operand of unsupported instructions only.
     Foreign,
 }
 
@@ -66,20 +65,20 @@ struct Lower<'p, 't> {
     program: &'p Program<'t>,
     cur: Cursor<'t>,
     code: Code,
-    /// Names, the innermost block last.
+    /// Names, with the innermost block last.
     scopes: Vec<HashMap<&'t str, Name>>,
     labels: HashMap<&'t str, u32>,
     /// Jumps to labels that may come later: the instruction, the label, the line.
     jumps: Vec<(usize, &'t str, u32)>,
-    /// Jumps to the end of a function that was called.
+    /// Jumps to the end of a called function.
     returns: Vec<usize>,
-    /// The functions that are being decoded, the kernel first.
+    /// The functions being decoded, the kernel first.
     within: Vec<&'t str>,
-    /// Shared variables: function (none for the module's) and name, with their offsets.
+    /// Offsets of shared variables by function (none for the module's) and name.
     shared: HashMap<(&'t str, &'t str), u32>,
     shared_bytes: u32,
     local_bytes: u32,
-    /// Holds where dynamic shared memory begins.
+    /// Register with the start of dynamic shared memory.
     dynamic: Option<u32>,
     guard: Option<(u32, bool)>,
     line: u32,
@@ -111,7 +110,7 @@ impl<'p, 't> Lower<'p, 't> {
             guard: None,
             line: 0,
         };
-        // Register 0 is 0: what an instruction with fewer than three sources reads.
+        // Register 0 is always 0, for instructions with fewer than three sources.
         lower.constant(0);
         lower
     }
@@ -136,7 +135,7 @@ impl<'p, 't> Lower<'p, 't> {
         Ok((info, self.code))
     }
 
-    /// The body of a function, and its jumps.
+    /// Decodes the body of a function and resolves its jumps.
     fn function(&mut self) -> Result<(), PtxError> {
         self.block()?;
         for (at, label, line) in std::mem::take(&mut self.jumps) {
@@ -149,7 +148,7 @@ impl<'p, 't> Lower<'p, 't> {
         Ok(())
     }
 
-    /// Statements up to the brace that closes them.
+    /// Decodes statements up to the closing brace.
     fn block(&mut self) -> Result<(), PtxError> {
         self.scopes.push(HashMap::new());
         while !self.cur.eat(b'}') {
@@ -216,7 +215,7 @@ impl<'p, 't> Lower<'p, 't> {
         }
     }
 
-    /// The offset of a shared variable, the same wherever it is used.
+    /// The offset of a shared variable, the same at every use.
     fn share(&mut self, function: &'t str, name: &'t str, size: u64, align: u64) -> u32 {
         *self.shared.entry((function, name)).or_insert_with(|| {
             let at = u64::from(self.shared_bytes).next_multiple_of(align);
@@ -254,7 +253,7 @@ impl<'p, 't> Lower<'p, 't> {
         self.emit(Op::Alu { f, d, args });
     }
 
-    /// The result of `f` in a register of its own.
+    /// Puts the result of `f` into a new register.
     fn made(&mut self, f: Alu, sources: &[u32]) -> u32 {
         let d = self.register();
         self.alu(f, d, sources);
@@ -396,7 +395,7 @@ impl<'p, 't> Lower<'p, 't> {
         })
     }
 
-    /// The register that holds an operand.
+    /// The register of an operand.
     fn source(&mut self, operand: &Operand<'t>) -> Done<u32> {
         match operand {
             Operand::Bits(bits) => Ok(self.constant(*bits)),
@@ -450,7 +449,7 @@ impl<'p, 't> Lower<'p, 't> {
         Ok(())
     }
 
-    /// The register that an operand names as a destination; `_` is one that nobody reads.
+    /// The register of a destination; for `_`, a register that no instruction reads.
     fn target(&mut self, operand: &Operand<'t>) -> Done<u32> {
         match operand {
             Operand::Name("_") => Ok(self.register()),
@@ -462,7 +461,7 @@ impl<'p, 't> Lower<'p, 't> {
         }
     }
 
-    /// The two registers of `%r1|%p1`; one that nobody reads where there is no second.
+    /// The two registers of `%r1|%p1`; the second is one that no instruction reads if there is none.
     fn targets(&mut self, operand: &Operand<'t>) -> Done<(u32, u32)> {
         match operand {
             Operand::Pair(first, second) => Ok((
@@ -530,7 +529,7 @@ impl<'p, 't> Lower<'p, 't> {
                 let steps = alu::convert(&parts, to, from).ok_or(Bad::Unsupported)?;
                 let d = self.target(d)?;
                 let mut a = self.source(a)?;
-                // The last step goes to the destination; none is a copy.
+                // The last step writes the destination; without steps it is a copy.
                 for f in steps {
                     a = self.made(f, &[a]);
                 }
@@ -556,7 +555,7 @@ impl<'p, 't> Lower<'p, 't> {
 
     fn arithmetic(&mut self, root: &str, mut parts: Vec<&str>, operands: &[Operand<'t>]) -> Done {
         let Some(count) = alu::sources(root) else {
-            // All instructions that stand alone are known.
+            // All instructions without parts in their name are known.
             return match parts.is_empty() {
                 true => wrong(format!("`{root}` is no instruction of PTX")),
                 false => Err(Bad::Unsupported),
@@ -579,7 +578,7 @@ impl<'p, 't> Lower<'p, 't> {
     fn mov(&mut self, of: Option<&str>, d: &Operand<'t>, a: &Operand<'t>) -> Done {
         let size = of.and_then(Ty::parse).ok_or(Bad::Unsupported)?.size();
         match (d, a) {
-            // A register into its parts, the lowest first.
+            // Splits a register into its parts, the lowest first.
             (Operand::List(parts), a) => {
                 let bits = u64::from(size) * 8 / parts.len() as u64;
                 let mask = self.constant(u64::MAX >> (64 - bits));
@@ -616,7 +615,7 @@ impl<'p, 't> Lower<'p, 't> {
         Ok(())
     }
 
-    /// Between addresses of a space and generic ones.
+    /// Converts between addresses of a space and generic ones.
     fn cvta(&mut self, parts: &[&str], d: &Operand<'t>, a: &Operand<'t>) -> Done {
         let base = match space(parts) {
             Space::Shared => SHARED_BASE,
@@ -743,7 +742,7 @@ impl<'p, 't> Lower<'p, 't> {
         Ok(())
     }
 
-    /// `call (result), function, (arguments)`: the function's instructions, with its parameters standing for the arguments.
+    /// `call (result), function, (arguments)`: decodes the function, with its parameters standing for the arguments.
     fn call(&mut self, operands: &[Operand<'t>]) -> Done {
         let none: &[Operand<'t>] = &[];
         let (results, name, arguments) = match operands {
@@ -779,7 +778,7 @@ impl<'p, 't> Lower<'p, 't> {
             let means = match (self.find(argument), formal.register) {
                 (Some(place @ Name::Place(_)), false) => place,
                 (Some(result @ Name::Register(_)), true) if i < results.len() => result,
-                // What the function does to its parameter is not seen outside.
+                // The caller does not see changes to a parameter.
                 (Some(Name::Register(given)), true) => Name::Register(self.made(copy, &[given])),
                 _ => return Err(Bad::Unsupported),
             };
@@ -827,7 +826,7 @@ fn ty(parts: &mut Vec<&str>) -> Done<Ty> {
     parts.pop().and_then(Ty::parse).ok_or(Bad::Unsupported)
 }
 
-/// The state space among the parts of an instruction; orders and hints to caches mean nothing here.
+/// The state space among the parts of an instruction; memory orders and cache hints are ignored.
 fn space(parts: &[&str]) -> Space {
     let spaces = parts.iter().map(|part| part.split("::").next());
     spaces

@@ -1,10 +1,10 @@
-//! A loaded PTX module: its kernels, its variables, and how a launch is asked for.
+//! A loaded PTX module: its kernels, its variables, and launches.
 
 use crate::code::Code;
 use crate::error::{MemFault, PtxError, Trap};
 use crate::{lower, run, text};
 
-/// The memory behind the global addresses of a launch: bytes at addresses below 2^56, little-endian.
+/// The memory of a launch's global addresses: bytes at addresses below 2^56, little-endian.
 pub trait DeviceMemory {
     /// Fills `buf` from the bytes at `addr`.
     ///
@@ -19,7 +19,7 @@ pub trait DeviceMemory {
     fn store(&mut self, addr: u64, data: &[u8]) -> Result<(), MemFault>;
 }
 
-/// What is known about a kernel without running it. Sizes are in bytes.
+/// Properties of a kernel. Sizes are in bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KernelInfo {
     /// Name in the PTX text.
@@ -30,29 +30,29 @@ pub struct KernelInfo {
     pub param_bytes: usize,
     /// Static shared memory per block.
     pub shared_bytes: u32,
-    /// Local variables of a thread.
+    /// Local variables per thread.
     pub local_bytes: u32,
-    /// Most threads per block (`.maxntid`/`.reqntid`; else 1024).
+    /// Maximum threads per block (`.maxntid`/`.reqntid`; else 1024).
     pub max_threads: u32,
 }
 
-/// A variable of the module: the caller gives it memory, writes its initial value there and binds it.
+/// A variable of the module. The caller allocates it, writes its initial value and binds it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GlobalInfo {
     /// Name in the PTX text.
     pub name: String,
     /// Size in bytes.
     pub size: usize,
-    /// Initial value; shorter than `size` means zeroes follow.
+    /// Initial value; zeroes follow if it is shorter than `size`.
     pub init: Vec<u8>,
-    /// Where the initial value holds addresses: byte offset, variable whose address belongs there
-    /// (8 bytes, added to what [`init`](Self::init) has there).
+    /// Addresses in the initial value: byte offset, and the variable whose address (8 bytes) is added to what
+    /// [`init`](Self::init) has there.
     pub addresses: Vec<(usize, String)>,
-    /// It lies in memory that the host reaches, too (`__managed__`).
+    /// The host can access its memory, too (`__managed__`).
     pub managed: bool,
 }
 
-/// How to run a kernel.
+/// Arguments of a launch.
 #[derive(Debug, Clone)]
 pub struct LaunchConfig<'a> {
     /// Blocks in x, y, z.
@@ -63,7 +63,7 @@ pub struct LaunchConfig<'a> {
     pub params: &'a [u8],
     /// Dynamic shared memory per block in bytes.
     pub dynamic_shared: u32,
-    /// Most instructions (summed over threads) before [`Trap::Budget`].
+    /// Maximum instructions, summed over threads, before [`Trap::Budget`].
     pub budget: u64,
 }
 
@@ -76,11 +76,11 @@ pub struct Module {
 }
 
 impl Module {
-    /// Reads PTX texts into one module, as a linker would: what one declares as `.extern` another defines.
+    /// Links PTX texts into one module: what one declares as `.extern`, another defines.
     ///
     /// # Errors
-    /// The line and reason if a text is no PTX. Instructions that the interpreter does not carry
-    /// are no error here: they trap when a thread reaches them.
+    /// The line and reason if a text is not valid PTX. Unsupported instructions are not an error here: they trap when a
+    /// thread reaches them.
     pub fn link(texts: &[&str]) -> Result<Self, PtxError> {
         let tokens: Vec<_> = texts
             .iter()
@@ -108,7 +108,7 @@ impl Module {
         &self.globals
     }
 
-    /// Says at which device address the variable lives.
+    /// Sets the device address of a variable.
     pub fn bind_global(&mut self, name: &str, addr: u64) {
         for (info, bound) in self.globals.iter().zip(&mut self.bound) {
             if info.name == name {
@@ -117,10 +117,10 @@ impl Module {
         }
     }
 
-    /// Runs a kernel to its end; gives how many instructions its threads executed.
+    /// Runs a kernel to its end; returns the number of instructions that its threads executed.
     ///
     /// # Errors
-    /// The first trap of any thread; memory written until then stays written.
+    /// The first trap of any thread; memory written before stays written.
     ///
     /// # Panics
     /// If the module has no such kernel.

@@ -1,7 +1,7 @@
-//! Runs a decoded kernel, one block after the other, each as warps of 32 lanes.
+//! Runs a decoded kernel block by block, each block as warps of 32 lanes.
 //!
-//! The lanes of a warp that stand at the lowest instruction run first, so the sides of a branch meet again where they
-//! join. Lanes wait for the members of a shuffle or vote, warps for each other at a barrier.
+//! The lanes at a warp's lowest instruction run first, so the sides of a branch reconverge where they join. Lanes wait
+//! for the other members of a shuffle or vote, warps for each other at a barrier.
 
 use crate::code::{
     Addr, Base, Code, LOCAL_BASE, Lanes, Meeting, Op, SHARED_BASE, Space, Special, Ty, WARP,
@@ -11,7 +11,7 @@ use crate::module::{DeviceMemory, LaunchConfig};
 
 type Globals<'a> = dyn Fn(u32) -> Result<u64, Trap> + 'a;
 
-/// What all warps of a launch share.
+/// State that all warps of a launch share.
 struct Launch<'a> {
     code: &'a Code,
     config: &'a LaunchConfig<'a>,
@@ -41,7 +41,7 @@ pub(crate) fn run(
     };
     let threads: u32 = config.block.iter().product();
     let warps = threads.div_ceil(WARP as u32);
-    // Only barriers need all warps of a block at once; else one is used again and again.
+    // Only barriers need all warps of a block at once; otherwise one warp is reused.
     let many = if code.barrier { warps } else { 1 };
     let mut pool: Vec<Warp> = (0..many).map(|_| Warp::new(code)).collect();
     let [nx, ny, nz] = config.grid;
@@ -69,17 +69,17 @@ pub(crate) fn run(
 
 struct Warp {
     registers: Vec<Lanes>,
-    /// The local memory of one lane after the other.
+    /// Local memory, lane by lane.
     local: Vec<u8>,
-    /// Where each lane stands.
+    /// Position of each lane.
     at: [u32; WARP],
-    /// Lanes that have not ended, a bit each.
+    /// Lanes that have not ended, as bits.
     live: u32,
     /// Lanes at a barrier.
     waiting: u32,
     /// Lanes that wait for others of a shuffle or vote.
     held: u32,
-    /// Number of the first thread in its block.
+    /// Index of the warp's first thread in its block.
     first: u32,
 }
 
@@ -122,7 +122,7 @@ impl Warp {
                 if self.held == 0 {
                     return Ok(());
                 }
-                // Those for whom they wait may have ended since.
+                // The lanes that they wait for may have ended.
                 if stuck {
                     let line = self.line(launch, self.held);
                     let text = "lanes that wait for each other".to_owned();
@@ -159,8 +159,8 @@ impl Warp {
         }
     }
 
-    /// Runs lanes that stand together until they come to where others stand, part, end or wait; false if all they did
-    /// was to wait for others of a shuffle or vote.
+    /// Runs lanes at the same position until they reach others' position, diverge, end or wait; false if they only
+    /// waited for others of a shuffle or vote.
     fn advance(
         &mut self,
         launch: &mut Launch<'_>,
@@ -285,7 +285,7 @@ impl Warp {
                 Meeting::All => u64::from(ballot == members),
                 Meeting::Uniform => u64::from(ballot == 0 || ballot == members),
                 Meeting::Ballot => ballot.into(),
-                // Where the segment has no such lane, the lane's own.
+                // Without such a lane in the segment, the lane's own value.
                 _ => a[if there { other } else { lane }],
             };
             self.registers[to[0] as usize][lane] = value;
@@ -293,7 +293,7 @@ impl Warp {
         }
     }
 
-    /// What one lane does on its own: memory, and what ends a kernel.
+    /// The effect of one lane: memory accesses, and the end of a kernel.
     fn memory(
         &mut self,
         launch: &mut Launch<'_>,
@@ -426,7 +426,7 @@ fn part(at: u64, len: usize, of: usize) -> Option<std::ops::Range<usize>> {
     (end <= of).then_some(at..end)
 }
 
-/// Fills the buffer from memory; false where there is none.
+/// Fills the buffer from memory; false outside it.
 fn copy(memory: &[u8], at: u64, buf: &mut [u8]) -> bool {
     match part(at, buf.len(), memory.len()) {
         Some(range) => {
@@ -437,7 +437,7 @@ fn copy(memory: &[u8], at: u64, buf: &mut [u8]) -> bool {
     }
 }
 
-/// The number that the bytes are, with the sign of its type.
+/// The number in the bytes, with the sign of its type.
 fn value(bytes: &[u8], ty: Ty) -> u64 {
     let mut all = [0; 8];
     all[..bytes.len()].copy_from_slice(bytes);

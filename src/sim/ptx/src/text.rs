@@ -1,4 +1,4 @@
-//! The outline of PTX texts: their variables, and where each function stands.
+//! The outline of PTX texts: their variables, and the position of each function.
 
 use std::collections::HashMap;
 
@@ -7,7 +7,7 @@ use crate::error::PtxError;
 use crate::lexer::{Tok, Token};
 use crate::module::GlobalInfo;
 
-/// Most bytes of a variable.
+/// Maximum bytes of a variable.
 const LARGEST: u64 = 1 << 40;
 
 /// Walks the tokens of a text.
@@ -29,7 +29,7 @@ impl<'t> Cursor<'t> {
         self.tokens.get(self.pos).map(|token| token.tok)
     }
 
-    /// Line of the token that comes next, or of the last one.
+    /// Line of the next token, or of the last one.
     pub(crate) fn line(&self) -> u32 {
         let token = self.tokens.get(self.pos).or(self.tokens.last());
         token.map_or(1, |token| token.line)
@@ -76,12 +76,12 @@ impl<'t> Cursor<'t> {
         }
     }
 
-    /// Moves behind the next `;`.
+    /// Moves past the next `;`.
     pub(crate) fn skip_statement(&mut self) {
         while self.next().is_some_and(|token| token != Tok::Punct(b';')) {}
     }
 
-    /// Moves behind the block in braces that comes next.
+    /// Moves past the next block in braces.
     fn skip_braces(&mut self) -> Result<(), PtxError> {
         self.expect(b'{')?;
         let mut depth = 1;
@@ -103,7 +103,8 @@ impl<'t> Cursor<'t> {
         statement.split_whitespace().collect::<Vec<_>>().join(" ")
     }
 
-    /// `.align 8 .b8 name[16] = {1, 2}, other;` and the like, after the state space; up to the `;` or what is no comma.
+    /// `.align 8 .b8 name[16] = {1, 2}, other;` and the like, after the state space; stops at the first token after a
+    /// variable that is not a comma, such as `;`.
     pub(crate) fn variables(&mut self) -> Result<Vec<Variable<'t>>, PtxError> {
         let mut list = vec![self.variable()?];
         while self.eat(b',') {
@@ -114,7 +115,7 @@ impl<'t> Cursor<'t> {
         Ok(list)
     }
 
-    /// One variable; its type may be preceded by alignment and attributes, and followed by what a pointer points to.
+    /// One variable. Alignment and attributes may precede its type, and a pointer's target may follow it.
     fn variable(&mut self) -> Result<Variable<'t>, PtxError> {
         let (mut align, mut managed, mut lanes, mut ty) = (None, false, 1, None);
         while let Some(Tok::Word(word)) = self.peek()
@@ -122,7 +123,7 @@ impl<'t> Cursor<'t> {
         {
             self.pos += 1;
             match part {
-                // The second one is of what a pointer points to.
+                // The second alignment is the pointer target's.
                 "align" if ty.is_some() => drop(self.int()?),
                 "align" => align = Some(self.int()?),
                 "v2" => lanes = 2,
@@ -135,7 +136,7 @@ impl<'t> Cursor<'t> {
                 "ptr" | "global" | "const" | "shared" | "local" => {}
                 _ => match Ty::parse(part) {
                     Some(found) => ty = Some(found),
-                    // Halves and the like: registers and parameters of such types may be declared.
+                    // Half precision and the like: registers and parameters of such types may be declared.
                     None if part.ends_with("16x2") => ty = Some(Ty::U32),
                     None if part.ends_with("16") => ty = Some(Ty::U16),
                     None => return Err(self.error(format!("`{word}` is no type"))),
@@ -210,7 +211,7 @@ impl<'t> Cursor<'t> {
                     _ => bits,
                 }
             }
-            // `generic(name)` or `name`, with an offset perhaps.
+            // `generic(name)` or `name`, optionally with an offset.
             Some(Tok::Word(mut name)) if of.ty.size() == 8 => {
                 if name == "generic" {
                     self.expect(b'(')?;
@@ -227,7 +228,7 @@ impl<'t> Cursor<'t> {
         Ok(())
     }
 
-    /// A parenthesised list of formal parameters; `None` where none begins.
+    /// A parenthesised list of formal parameters; `None` if there is none.
     fn formals(&mut self) -> Result<Vec<Formal<'t>>, PtxError> {
         let mut list: Vec<Formal<'t>> = Vec::new();
         if !self.eat(b'(') {
@@ -249,14 +250,14 @@ impl<'t> Cursor<'t> {
     }
 }
 
-/// A variable as declared, before it is given a place.
+/// A variable as declared, before it has an address.
 #[derive(Debug)]
 pub(crate) struct Variable<'t> {
     pub(crate) name: &'t str,
     ty: Ty,
     pub(crate) size: u64,
     pub(crate) align: u64,
-    /// `[]`: the size is given elsewhere.
+    /// `[]`: the size is defined elsewhere.
     open: bool,
     managed: bool,
     /// `name<100>` declares this many numbered names.
@@ -265,7 +266,7 @@ pub(crate) struct Variable<'t> {
     addresses: Vec<(usize, String)>,
 }
 
-/// A parameter, or what a function returns.
+/// A parameter or a result of a function.
 #[derive(Debug)]
 pub(crate) struct Formal<'t> {
     pub(crate) name: &'t str,
@@ -282,21 +283,21 @@ pub(crate) struct Function<'t> {
     pub(crate) params: Vec<Formal<'t>>,
     pub(crate) rets: Vec<Formal<'t>>,
     pub(crate) max_threads: u32,
-    /// Behind the brace that opens it; `None` where it is only declared.
+    /// After the opening brace; `None` if the function is only declared.
     pub(crate) body: Option<Cursor<'t>>,
 }
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Symbol {
-    /// Its index.
+    /// Index of the variable.
     Global(u32),
-    /// Size and alignment; each kernel that uses it gives it a place.
+    /// Size and alignment; each kernel that uses it assigns an offset.
     Shared(u64, u64),
-    /// Behind all other shared memory.
+    /// After all other shared memory.
     Dynamic,
 }
 
-/// What the texts of a module declare.
+/// The declarations in a module's texts.
 #[derive(Debug, Default)]
 pub(crate) struct Program<'t> {
     pub(crate) globals: Vec<GlobalInfo>,

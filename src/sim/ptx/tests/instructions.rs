@@ -1,4 +1,4 @@
-//! One instruction at a time: tables of PTX, and the bits it must leave in a register.
+//! One instruction at a time: tables of PTX, and the expected bits in a register.
 
 mod common;
 

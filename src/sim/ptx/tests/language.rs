@@ -1,4 +1,4 @@
-//! The machine under a kernel: atomics, barriers, warps, budgets, traps, linking, variables.
+//! Beyond single instructions: atomics, barriers, warps, budgets, traps, linking, variables.
 
 mod common;
 
@@ -70,7 +70,7 @@ fn reductions_in_shared_memory_and_across_a_warp() {
     run(&module, "warp_sum", 1, 64, &params.0, &mut memory);
     let sum: i32 = input.iter().sum();
     let above = input.iter().filter(|v| **v > 3).count() as i32;
-    // Each of the two first lanes sees a sum above 2: any and all hold.
+    // Each of the first two lanes sees a sum above 2: any and all hold.
     assert_eq!(read_i32(&memory, out, 1), [sum + above + 4]);
 }
 
@@ -129,7 +129,7 @@ fn texts_are_linked() {
         run(&module, "k", 1, 1, &out.to_le_bytes(), &mut memory);
         assert_eq!(read_i32(&memory, out, 2), [46, 132]);
     }
-    // Alone it can be loaded, and traps where it calls.
+    // Unlinked it can be loaded, and traps at the call.
     let mut memory = Flat(Vec::new());
     let module = module(&caller, &mut memory);
     let out = memory.put([[0; 8]]);
@@ -167,7 +167,7 @@ fn warps_talk_by_shuffles_and_votes() {
 
 #[test]
 fn lanes_that_come_later_are_waited_for() {
-    // The upper half comes to the shuffle by a longer way that lies behind it in the text.
+    // The upper half reaches the shuffle by a longer way, which is later in the text.
     let text = ".version 8.0\n.target sm_80\n.address_size 64\n.visible .entry k(.param .u64 out) {\n\
          .reg .b64 %rd<4>; .reg .b32 %r<8>; .reg .pred %p<4>;\n\
          ld.param.u64 %rd1, [out]; mov.u32 %r1, %tid.x; mul.wide.u32 %rd2, %r1, 4; add.s64 %rd1, %rd1, %rd2;\n\

@@ -1,7 +1,7 @@
 //! Whole kernels as NVRTC 13.4 and Numba 0.30 emitted them, against the same computation in Rust.
 //!
-//! The sources of `data/*.ptx` are the CUDA C++ and Python functions of the same names in
-//! `data/generate.py`; running that script (cuda-bindings and numba-cuda, no GPU) makes them anew.
+//! The sources of `data/*.ptx` are the CUDA C++ and Python functions of the same names in `data/generate.py`; that
+//! script (cuda-bindings and numba-cuda, no GPU) regenerates them.
 
 mod common;
 
@@ -16,7 +16,7 @@ fn floats64(n: usize) -> Vec<f64> {
     (0..n).map(|i| (i as f64 * 0.37 - 20.0) * 1.1).collect()
 }
 
-/// The one kernel of a Numba module.
+/// The only kernel of a Numba module.
 fn only(module: &Module) -> String {
     let mut kernels = module.kernels().map(|kernel| kernel.name.clone());
     kernels.next().expect("a kernel")
@@ -185,7 +185,7 @@ fn mandelbrot() {
     .unwrap();
     let got = read_i32(&memory, out, w * h);
     assert!(got.contains(&iters) && got.iter().any(|k| *k < 5));
-    // In double precision all but the chaotic rim agree with the single precision picture.
+    // In double precision all but the chaotic rim agrees with the single precision picture.
     let differing = got.iter().zip(&expect).filter(|(a, b)| a != b).count();
     assert!(differing < w * h / 50, "{differing}");
 }
@@ -271,7 +271,7 @@ fn device_functions_and_structs() {
     let mut memory = Flat(Vec::new());
     let module = module(FEATURES, &mut memory);
     let out = memory.put(vec![[0; 24]; n]);
-    // A function that calls itself is not carried.
+    // Recursion is not supported.
     let params = Params::default().u64(out).i32(n as i32);
     let trap = launch(&module, "calls", [1; 3], [32, 1, 1], &params.0, &mut memory);
     assert!(matches!(trap, Err(Trap::Unsupported { .. })), "{trap:?}");

@@ -32,7 +32,7 @@ fn end(s: u64) -> (u32, u64) {
     (cu!(cuStreamEndCapture(s, &raw mut g)), g)
 }
 
-/// 0 none, 1 active, 2 invalidated.
+/// 0 for none, 1 for active, 2 for invalidated.
 fn status(s: u64) -> u32 {
     let mut v = 9u32;
     need!(cuStreamIsCapturing(s, &raw mut v));
@@ -43,7 +43,7 @@ fn fill(p: u64, value: u32, s: u64) -> u32 {
     cu!(cuMemsetD32Async(p, value, 16usize, s))
 }
 
-/// The capture has been spoilt, and ends with that.
+/// Checks that the capture is invalid and ends as such.
 fn spoilt(t: &mut Trial, s: u64) {
     t.same("invalidated", 2, status(s));
     t.code(
@@ -103,7 +103,7 @@ super::list! {
         need!(cuMemsetD32Async(p, 1u32, 16usize, s));
         t.ok("inside", ask(&raw mut state, &raw mut id, &raw mut g, &raw mut deps, &raw mut count));
         t.same("status and number of nodes", (1, 1), (state, count));
-        // SAFETY: the driver gave a list of `count` nodes, valid until the stream's next call.
+        // SAFETY: the driver returned a list of `count` nodes, valid until the stream's next call.
         let node = unsafe { deps.read() };
         t.same("the node", (2, vec![node]), (node_type(node), nodes(g)));
         let first = id;

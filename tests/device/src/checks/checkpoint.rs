@@ -82,7 +82,7 @@ fn unlock(pid: i32) -> u32 {
     cu!(cuCheckpointProcessUnlock(pid, NONE))
 }
 
-/// A process with something on the first device; it does what lines on its input say.
+/// A process with memory on the first device; lines on its input are commands.
 struct Target {
     child: Child,
     input: ChildStdin,
@@ -134,7 +134,7 @@ impl Target {
         self.output.recv_timeout(within).ok()
     }
 
-    /// Tells it something and gives the answer.
+    /// Sends a command and returns the answer.
     fn ask(&mut self, line: &str) -> String {
         self.tell(line);
         self.read(SOON).unwrap_or_else(|| "no answer".to_owned())
@@ -151,7 +151,7 @@ impl Drop for Target {
 const WORDS: usize = 1 << 20;
 /// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`.
 const POSIX_DESCRIPTOR: u32 = 1;
-/// Calls of the thread that polls.
+/// Number of calls by the thread that polls.
 static POLLED: AtomicU64 = AtomicU64::new(0);
 
 fn sum(p: u64, words: usize) -> u64 {
@@ -161,7 +161,7 @@ fn sum(p: u64, words: usize) -> u64 {
     })
 }
 
-/// Helper: holds memory of several kinds with something in it.
+/// Helper: holds filled memory of several kinds.
 pub(super) fn target() {
     context();
     let f = kernel("add");
@@ -192,7 +192,7 @@ pub(super) fn target() {
     for line in std::io::stdin().lines().map_while(Result::ok) {
         let answer = match line.as_str() {
             "ping" => "pong".to_owned(),
-            // Two lines: that it is about to call, and that the call has returned.
+            // Two lines: before the call, and after it has returned.
             "call" => {
                 println!("calling");
                 let code = cu!(cuCtxSynchronize());
@@ -219,7 +219,7 @@ pub(super) fn target() {
                 let mut handle = [0u8; 64];
                 cu!(cuIpcGetMemHandle(handle.as_mut_ptr(), plain)).to_string()
             }
-            // As PyTorch's expandable segments: memory that could be handed to others as a descriptor.
+            // Like PyTorch's expandable segments: memory that could be exported as a descriptor.
             "expandable" => {
                 let prop = vmm::prop(POSIX_DESCRIPTOR);
                 let size = vmm::granularity(&prop);
@@ -230,7 +230,7 @@ pub(super) fn target() {
                 }
                 code.to_string()
             }
-            // As a DataLoader does: a child that never calls the driver.
+            // Like a DataLoader: a child that never calls the driver.
             "worker" => {
                 // SAFETY: the child calls async-signal-safe functions only, and ends with its parent.
                 let pid = unsafe { libc::fork() };
@@ -274,14 +274,14 @@ pub(super) fn target() {
     }
 }
 
-/// No account of anybody's.
+/// A user id without an account.
 const NOBODY: u32 = 65_534;
 
-/// Helper: becomes another user once it has the driver, and tries to stop a process of the first one.
+/// Helper: initialises the driver, becomes another user, and tries to stop a process of the first user.
 pub(super) fn other_user(args: &[String]) {
     need!(cuInit(0u32));
     let pid: i32 = args.first().and_then(|a| a.parse().ok()).unwrap_or(-1);
-    // SAFETY: gives up rights of the own process, which does nothing else.
+    // SAFETY: drops privileges of the own process, which does nothing else.
     let given_up = unsafe {
         libc::setgroups(0, std::ptr::null()) == 0
             && libc::setresgid(NOBODY, NOBODY, NOBODY) == 0
@@ -316,19 +316,19 @@ fn several() -> Vec<[u8; 16]> {
     all
 }
 
-/// Takes a process to the state in which its memory is on the host.
+/// Locks and checkpoints a process, so that its memory is on the host.
 fn park(t: &mut Trial, pid: i32) {
     t.ok("lock", lock(pid, 10_000));
     t.ok("checkpoint", checkpoint(pid));
 }
 
-/// Brings it back.
+/// Restores and unlocks it.
 fn resume(t: &mut Trial, pid: i32) {
     t.ok("restore", restore(pid, &[]));
     t.ok("unlock", unlock(pid));
 }
 
-/// What is not supported is refused, or works.
+/// Checks that an unsupported case is refused or works. With `may_lose` the process may also be lost.
 fn refused_or_works(t: &mut Trial, target: &mut Target, may_lose: bool) {
     let before = target.ask("sum");
     let pid = target.pid();
@@ -511,7 +511,7 @@ super::list! {
         let pid = target.pid();
         let before = target.ask("sum");
         t.ok("lock", lock(pid, 10_000));
-        // Each state that is seen while the step runs, in order and once.
+        // The distinct states during the step, in order.
         let during = |step: fn(i32) -> u32| {
             let worker = std::thread::spawn(move || step(pid));
             let mut seen = Vec::new();
@@ -592,11 +592,11 @@ super::list! {
         let (pid, worker) = (target.pid(), target.ask("worker").parse().unwrap_or(-1));
         t.holds("it has a worker", worker > 0, worker);
         let mut s = u32::MAX;
-        // Either it is none that uses CUDA, or one that runs.
+        // The driver may treat it as a process without CUDA, or as a running one.
         let code = cu!(cuCheckpointProcessGetState(worker, &raw mut s));
         t.holds("the worker's state", code != 0 || s == RUNNING, format!("code {code}, state {s}"));
         park(t, pid);
-        // SAFETY: asks whether a process is there.
+        // SAFETY: only checks whether the process exists.
         t.same("the worker lives", 0, unsafe { libc::kill(worker, 0) });
         resume(t, pid);
         t.same("contents", before, target.ask("sum"));

@@ -257,7 +257,7 @@ super::list! {
         let (mut n, mut inside) = (0u64, 0u64);
         let none = std::ptr::null::<u64>();
         t.ok("add", cu!(cuGraphAddChildGraphNode(&raw mut n, outer, none, 0usize, inner)));
-        // Nodes added later are not in the copy.
+        // The copy lacks nodes that are added later.
         fill_node(inner, &[], c, p + 64, 6);
         need!(cuMemsetD32_v2(p, 0u32, 32usize));
         t.ok("its graph", cu!(cuGraphChildGraphNodeGetGraph(n, &raw mut inside)));
@@ -298,7 +298,7 @@ super::list! {
             g
         };
         let e = instance(make(1, false));
-        // Result, error node, node from which its edge comes.
+        // Result, error node, and the node from which the error's edge comes.
         let mut info = [9u64; 3];
         t.ok("same shape", cu!(cuGraphExecUpdate_v2(e, make(2, false), info.as_mut_ptr())));
         t.same("result", 0, info[0] as u32);

@@ -28,7 +28,7 @@ fn unhex(text: &str) -> Handle {
     handle
 }
 
-/// Runs a helper of this program; gives what it printed.
+/// Runs a helper of this program; returns its output.
 pub(super) fn helper(args: &[&str]) -> String {
     let out = crate::own()
         .arg("--role")
@@ -41,7 +41,7 @@ pub(super) fn helper(args: &[&str]) -> String {
     }
 }
 
-/// Runs `body`; what makes it end early becomes its result.
+/// Runs `body`; a panic becomes its result.
 fn told(body: impl FnOnce() -> String) {
     std::panic::set_hook(Box::new(|_| {}));
     let text = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body));
@@ -52,7 +52,7 @@ fn told(body: impl FnOnce() -> String) {
     println!("{text}");
 }
 
-/// Helper: opens memory, reads its first word, writes to the second, and tells about accounting.
+/// Helper: opens memory, reads its first word, writes its second, and prints the accounting.
 pub(super) fn read_and_write(args: &[String]) {
     told(|| {
         context();
@@ -73,7 +73,7 @@ pub(super) fn read_and_write(args: &[String]) {
     });
 }
 
-/// Helper: asks an event of another process, then waits for it.
+/// Helper: queries another process's event, then waits for it.
 pub(super) fn wait_for_event(args: &[String]) {
     told(|| {
         context();
@@ -82,7 +82,7 @@ pub(super) fn wait_for_event(args: &[String]) {
         need!(cuIpcOpenEventHandle(&raw mut e, handle));
         let at_first = cu!(cuEventQuery(e));
         let s = stream(1);
-        // What the parent reads: only now does it open the gate.
+        // The parent reads this line and then opens the gate.
         println!("{at_first}");
         need!(cuEventSynchronize(e));
         need!(cuStreamWaitEvent(s, e, 0u32));

@@ -37,7 +37,7 @@ fn shaped(f: u64, grid: [u32; 3], block: [u32; 3], shared: u32) -> u32 {
     ))
 }
 
-/// Blocks of a kernel per SM.
+/// Resident blocks of a kernel per SM.
 fn resident(f: u64, threads: i32) -> i32 {
     let mut n = -1i32;
     need!(cuOccupancyMaxActiveBlocksPerMultiprocessor(
@@ -121,7 +121,7 @@ super::list! {
         let f = kernel("sum");
         let mut p: *const c_char = std::ptr::null();
         t.ok("call", cu!(cuFuncGetName(&raw mut p, f)));
-        // SAFETY: the driver gave a C string that lives as long as the function.
+        // SAFETY: the driver returned a C string that lives as long as the function.
         t.same("name", c"sum", unsafe { CStr::from_ptr(p) });
     }
     "launch.values", "Execution Control, cuLaunchKernel: parameters by pointers and by a packed buffer", |t| {

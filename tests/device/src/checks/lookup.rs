@@ -1,4 +1,4 @@
-//! `cuGetProcAddress`: which pointer belongs to which name, version and kind of stream.
+//! `cuGetProcAddress`: the pointer for each name, version and kind of stream.
 
 use std::ffi::CString;
 
@@ -7,7 +7,7 @@ use crate::call::find_cuda;
 use crate::cu;
 use crate::trial::{Trial, skip};
 
-/// Code, address and status.
+/// Result code, address and status.
 fn ask(name: &str, version: i32, flags: u64) -> (u32, u64, u32) {
     let name = CString::new(name).unwrap_or_default();
     let (mut p, mut status) = (1u64, 99u32);
@@ -21,7 +21,7 @@ fn ask(name: &str, version: i32, flags: u64) -> (u32, u64, u32) {
     (code, p, status)
 }
 
-/// The pointer is that of the exported symbol.
+/// Checks that the pointer is that of the exported symbol.
 fn is_symbol(t: &mut Trial, name: &str, at: i32, flags: u64, symbol: &str) {
     if at > version() {
         return;
@@ -56,7 +56,7 @@ super::list! {
         is_symbol(t, "cuMemcpyHtoD", 12_000, 2, "cuMemcpyHtoD_v2_ptds");
         is_symbol(t, "cuStreamSynchronize", 12_000, 2, "cuStreamSynchronize_ptsz");
         is_symbol(t, "cuGraphLaunch", 12_000, 2, "cuGraphLaunch_ptsz");
-        // Older than the twins, which came with 7.0.
+        // Before the twins, which came with 7.0.
         t.same("cuLaunchKernel of 6.5", (0, 0, 2), ask("cuLaunchKernel", 6_050, 2));
         // Without a twin, the function itself.
         is_symbol(t, "cuMemAlloc", 12_000, 2, "cuMemAlloc_v2");
@@ -79,7 +79,7 @@ super::list! {
         if version() < 12_000 {
             skip("the driver is older than 12.0");
         }
-        // The newest that there is; the documentation says that it is refused.
+        // The newest function; the documentation says that the version is refused.
         t.same("version 99.0", ask("cuMemAlloc", 12_000, 0), ask("cuMemAlloc", 99_000, 0));
         t.code("flags 64", &[INVALID_VALUE], ask("cuMemAlloc", 12_000, 64).0);
         t.holds(SOURCE, ask("cuMemAlloc", version(), 0).0 == 0, "the driver's own version");

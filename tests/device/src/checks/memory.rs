@@ -1,4 +1,4 @@
-//! Linear memory, host memory, managed memory, and questions about pointers.
+//! Linear memory, host memory, managed memory, and queries of pointers.
 
 use super::support::{
     INVALID_VALUE, OUT_OF_MEMORY, alloc, attribute, context, download, info, stream, upload,
@@ -6,7 +6,7 @@ use super::support::{
 use crate::trial::skip;
 use crate::{cu, need};
 
-/// One attribute of a pointer.
+/// An attribute of a pointer: result code and value.
 fn of_pointer<T: Default>(which: u32, p: u64) -> (u32, T) {
     let mut v = T::default();
     (cu!(cuPointerGetAttribute(&raw mut v, which, p)), v)

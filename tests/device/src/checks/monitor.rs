@@ -1,4 +1,4 @@
-//! What NVML shows.
+//! NVML's answers.
 
 use std::ffi::CStr;
 
@@ -23,7 +23,7 @@ fn begin() {
     }
 }
 
-/// The NVML device that CUDA's first device is.
+/// The NVML device of CUDA's first device.
 pub(super) fn device() -> u64 {
     begin();
     need!(cuInit(0u32));
@@ -76,7 +76,7 @@ super::list! {
         begin();
         let (mut n, mut d) = (0u32, 0u64);
         t.ok("count", ml!(nvmlDeviceGetCount_v2(&raw mut n)));
-        // It may be one that a cgroup's filter keeps closed.
+        // A cgroup's filter may keep this device closed.
         let code = ml!(nvmlDeviceGetHandleByIndex_v2(n - 1, &raw mut d));
         t.code("the last", &[0, NVML_NO_PERMISSION], code);
         let code = ml!(nvmlDeviceGetHandleByIndex_v2(n, &raw mut d));
@@ -116,7 +116,7 @@ super::list! {
         let pid = holder.pid();
         let seen = processes(d).into_iter().find(|p| p.pid == pid);
         let Some(seen) = seen else {
-            // In a container NVML has pids of another namespace.
+            // In a container NVML reports pids of another namespace.
             if processes(d).is_empty() {
                 skip("NVML shows no processes here");
             }

@@ -94,7 +94,7 @@ super::list! {
         let mut seen = kernel_params(0, &[]);
         t.ok("get", cu!(cuGraphKernelNodeGetParams_v2(node, &raw mut seen)));
         t.same("function and block", (f, [32, 1, 1]), (seen.func, seen.block));
-        // SAFETY: the driver gave a list of three pointers to the node's own values.
+        // SAFETY: the driver returned a list of three pointers to the node's own values.
         let kept = unsafe { seen.params.add(2).read().cast::<u32>().read() };
         t.same("the value at that time", (8, 1000), (kept, v));
         t.ok("launch", launched(instance(g), stream(0)));

@@ -1,4 +1,4 @@
-//! Processes: fork, and what is left of one that is killed.
+//! Processes: fork, and what remains of a killed process.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Stdio};
@@ -75,7 +75,7 @@ super::list! {
     "process.forked", "CUDA C++ guide: no CUDA in a child of fork; NOT_INITIALIZED", |t| {
         context();
         let p = alloc(4096);
-        // SAFETY: the child calls the driver, which is what is checked, and ends without cleaning up.
+        // SAFETY: the child calls the driver, as the check requires, and ends without cleanup.
         let child = unsafe { libc::fork() };
         if child == 0 {
             let mut q = 0u64;
@@ -92,7 +92,7 @@ super::list! {
         t.ok("and waits", cu!(cuCtxSynchronize()));
     }
     "process.forked-before", "CUDA C++ guide: a child forked before cuInit may use CUDA", |t| {
-        // SAFETY: the child starts the driver and ends without cleaning up.
+        // SAFETY: the child starts the driver and ends without cleanup.
         let child = unsafe { libc::fork() };
         if child == 0 {
             let code = cu!(cuInit(0u32));

@@ -19,7 +19,7 @@ fn text(code: u32, f: impl Fn(u32, *mut *const c_char) -> u32) -> (u32, Option<S
     if p.is_null() {
         return (rc, None);
     }
-    // SAFETY: the driver gave a C string.
+    // SAFETY: the driver returned a C string.
     (
         rc,
         Some(unsafe { CStr::from_ptr(p) }.to_string_lossy().into_owned()),

@@ -1,4 +1,4 @@
-//! Streams, the default streams, events, and functions of the host.
+//! Streams, the default streams, events, and host functions.
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};

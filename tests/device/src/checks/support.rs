@@ -1,4 +1,4 @@
-//! What several checks use: contexts, streams, memory, kernels, and gates that hold a stream.
+//! Shared by several checks: contexts, streams, memory, kernels, and gates that hold a stream.
 
 use std::ffi::{CString, c_void};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -14,10 +14,10 @@ pub(super) const INVALID_HANDLE: u32 = 400;
 pub(super) const CONTEXT_IS_DESTROYED: u32 = 709;
 pub(super) const NOT_READY: u32 = 600;
 
-/// How long work that nothing holds back may take.
+/// Time limit for work that nothing holds back.
 pub(super) const SOON: Duration = Duration::from_secs(20);
 
-/// A context of its own on the first device, current on this thread.
+/// A new context on the first device, current on this thread.
 pub(super) fn context() -> u64 {
     need!(cuInit(0u32));
     let mut c = 0u64;
@@ -25,7 +25,7 @@ pub(super) fn context() -> u64 {
     c
 }
 
-/// The value of a device attribute of the first device.
+/// An attribute of the first device.
 pub(super) fn attribute(which: u32) -> i32 {
     let mut v = 0i32;
     need!(cuDeviceGetAttribute(&raw mut v, which, 0i32));
@@ -75,7 +75,7 @@ pub(super) fn event(flags: u32) -> u64 {
     e
 }
 
-/// Holds a stream until it is opened: a host function that waits.
+/// Holds a stream until it is opened, by a host function that waits.
 #[derive(Debug)]
 pub(super) struct Gate {
     open: AtomicBool,
@@ -91,7 +91,6 @@ extern "C" fn wait_at(gate: *mut c_void) {
     }
 }
 
-/// Counts a call.
 extern "C" fn pass(gate: *mut c_void) {
     // SAFETY: as in `wait_at`.
     let gate = unsafe { &*gate.cast::<Gate>() };
@@ -111,7 +110,7 @@ impl Gate {
         }))
     }
 
-    /// A closed gate in a stream.
+    /// Puts a closed gate into a stream.
     pub(super) fn close(stream: u64) -> &'static Gate {
         let gate = Gate::new();
         need!(cuLaunchHostFunc(stream, WAIT, gate.data()));
@@ -151,7 +150,7 @@ pub(super) fn kernel(name: &str) -> u64 {
     function(module(PTX), name)
 }
 
-/// Launches with one-dimensional grid and block; the parameters are given by address.
+/// Launches with one-dimensional grid and block; parameters are passed by address.
 pub(super) fn launch(f: u64, grid: u32, block: u32, stream: u64, params: &[*const c_void]) -> u32 {
     let none = std::ptr::null::<*const c_void>();
     let list = params.as_ptr();
@@ -165,8 +164,8 @@ pub(super) fn param<T>(value: &T) -> *const c_void {
     std::ptr::from_ref(value).cast()
 }
 
-/// `add(p, n, v)`: adds `v` to `n` words; `sum(out, in, n)`: adds up `n` words with shared memory,
-/// barriers and an atomic; `votes(out)`: shuffles and ballots of one warp; `wild(p)`: writes to `p`.
+/// `add(p, n, v)` adds `v` to `n` words; `sum(out, in, n)` adds up `n` words with shared memory, barriers and an
+/// atomic; `votes(out)` shuffles and ballots in one warp; `wild(p)` writes to `p`.
 pub(super) const PTX: &str = r"
 .version 6.4
 .target sm_60

@@ -25,7 +25,7 @@ pub(super) fn prop(handles: u32) -> Prop {
     }
 }
 
-/// The least size of physical memory.
+/// The minimum granularity of physical memory.
 pub(super) fn granularity(p: &Prop) -> usize {
     let mut g = 0usize;
     need!(cuMemGetAllocationGranularity(

@@ -8,7 +8,7 @@ use crate::snapshot::Health;
 use crate::state::{Kernel, State, XIDS};
 
 impl Board {
-    /// What the driver costs beyond the work.
+    /// Costs of the driver beyond the work itself.
     #[must_use]
     pub fn preset(&self) -> Preset {
         let mut scratch = self.scratch();
@@ -16,7 +16,7 @@ impl Board {
         scratch.state.head.preset
     }
 
-    /// Sets it, faults included. Programs that run keep to what they started with.
+    /// Sets costs and faults. Running programs keep the costs that they started with.
     ///
     /// # Errors
     /// None at present.
@@ -43,22 +43,22 @@ impl Board {
         Ok(())
     }
 
-    /// Notes that a library of this process has a GPU open, by the number of its node; lasts until it is closed or the
-    /// process ends.
+    /// Records that a library of this process has a GPU open, by its device node's number. Lasts until the library
+    /// closes the GPU or the process ends.
     pub fn open_gpu(&self, by: Opener, gpu: usize) {
         self.locks.open_gpu(by, gpu);
     }
 
-    /// Takes that back.
+    /// Undoes [`Board::open_gpu`].
     pub fn close_gpu(&self, by: Opener, gpu: usize) {
         self.locks.close_gpu(by, gpu);
     }
 
-    /// Resets a GPU, as `nvidia-smi --gpu-reset` does: memory on it is gone, handles of NVML that were looked up before
-    /// are no good any more, rows of memory that waited for this are replaced.
+    /// Resets a GPU, as `nvidia-smi --gpu-reset` does: its memory is lost, earlier NVML handles become invalid, and
+    /// pending row remappings are done.
     ///
     /// # Errors
-    /// If the GPU is absent, or [`BoardError::InUse`] while anybody has it open, be it only to read figures.
+    /// If the GPU is absent, or [`BoardError::InUse`] while any process has it open, even if only to read figures.
     pub fn reset(&self, gpu: usize) -> Result<(), BoardError> {
         if let Some(pid) = self.locks.opener(gpu, false) {
             return Err(BoardError::InUse { gpu, pid });
@@ -66,7 +66,7 @@ impl Board {
         self.reset_by_force(gpu)
     }
 
-    /// The same whoever has it open, as a reset of the bus does: contexts on it are gone, too.
+    /// Resets a GPU even if it is in use, as a reset of the bus does: its contexts are lost, too.
     ///
     /// # Errors
     /// If the GPU is absent.
@@ -98,7 +98,7 @@ impl Board {
         self.on_gpu(gpu, |s| raise(s, gpu, code))
     }
 
-    /// Sets what a GPU says of its memory and clocks.
+    /// Sets what a GPU reports about its memory and clocks.
     ///
     /// # Errors
     /// If the GPU is absent.
@@ -106,7 +106,7 @@ impl Board {
         self.on_gpu(gpu, |s| s.gpus[gpu].health = health.to_words())
     }
 
-    /// Has the driver do something wrong, or no longer.
+    /// Turns a driver fault on or off.
     ///
     /// # Errors
     /// None at present.
@@ -126,11 +126,10 @@ impl Board {
         self.change(false, |s| s.serve_mps(slot.id, gpu))
     }
 
-    /// Makes this process a client of the MPS server with this identity on the board, with so many SMs and so
-    /// many bytes (0: no limit).
+    /// Makes this process a client of the MPS server with this board id, with limits on SMs and bytes (0: no limit).
     ///
     /// # Errors
-    /// [`BoardError::Fault`] with the code of `cuInit` if the server takes no clients now.
+    /// [`BoardError::Fault`] with the code of `cuInit` if the server accepts no clients now.
     pub fn join_mps(
         &self,
         slot: Slot,
@@ -143,7 +142,7 @@ impl Board {
         self.change(true, |s| s.join_mps(slot.id, gpu, server, sms, pinned))
     }
 
-    /// A program of this process faulted on a GPU: all clients of its MPS server get the code.
+    /// Gives the code of a fault of this process on a GPU to all clients of its MPS server.
     ///
     /// # Errors
     /// None at present.
@@ -157,7 +156,7 @@ impl Board {
         Ok(())
     }
 
-    /// The code of a fault that this process has had on a GPU.
+    /// The code of this process's fault on a GPU, if it had one.
     #[must_use]
     pub fn fault_of(&self, slot: Slot, gpu: usize) -> Option<u32> {
         let gpu = self.gpu_at(gpu);
@@ -168,7 +167,7 @@ impl Board {
     /// Ends the work of one client of an MPS server.
     ///
     /// # Errors
-    /// [`BoardError::NotRegistered`] if it is none.
+    /// [`BoardError::NotRegistered`] if the process is not a client.
     pub fn terminate_mps_client(&self, server: u64, pid: u32) -> Result<(), BoardError> {
         self.change(true, |s| {
             if s.terminate_client(server, u64::from(pid)) {

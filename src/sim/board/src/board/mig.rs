@@ -1,11 +1,11 @@
-//! Dividing GPUs (MIG) as a driver does: the mode, GPU instances at their places, compute instances in them.
+//! Dividing GPUs (MIG) as a driver does: the mode, GPU instances at their placements, compute instances in them.
 
 use super::{Board, uuid};
 use crate::error::BoardError;
 use crate::models::{MigProfile, index_of, profiles};
 use crate::state::{Gpu, MAX_GPUS, State};
 
-/// The row of an instance that was removed; another may have it.
+/// Marks the row of a removed instance, which a new instance may reuse.
 const GONE: u64 = u64::MAX;
 
 impl Gpu {
@@ -16,7 +16,7 @@ impl Gpu {
     }
 }
 
-/// Memory slices that instances of a GPU have taken, a bit each.
+/// Memory slices taken by the instances of a GPU, as bits.
 fn taken(state: &State, gpu: usize) -> u64 {
     let own = state.gpus().iter().filter(|g| g.parent == gpu as u64 + 1);
     own.fold(0, |sum, g| {
@@ -25,9 +25,9 @@ fn taken(state: &State, gpu: usize) -> u64 {
 }
 
 impl MigProfile {
-    /// Where instances of it can begin, in memory slices of the GPU.
+    /// Possible placements of an instance, as first memory slices of the GPU.
     pub fn starts(&self) -> impl Iterator<Item = u32> {
-        // With media engines or graphics wherever one without may be.
+        // A profile with media engines or graphics has the placements of the same profile without them.
         let size = self.memory_slices;
         let alike = profiles(self.of).filter(move |p| p.memory_slices == size);
         let alike = alike.filter(|p| p.compute_slices == self.compute_slices);
@@ -45,8 +45,8 @@ impl MigProfile {
     }
 }
 
-/// Places an instance where its profile may begin and nobody is; behind the slices there are where that is nowhere: a
-/// board may be made with more than fits on a real GPU.
+/// Places an instance at the first free placement of its profile. Without one it goes behind the existing slices: a
+/// board may be made with more instances than fit on a real GPU.
 pub(super) fn place(state: &mut State, row: usize) {
     let Some(parent) = state.gpus[row].parent.checked_sub(1) else {
         return;
@@ -60,8 +60,8 @@ pub(super) fn place(state: &mut State, row: usize) {
 }
 
 impl Board {
-    /// Asks for the mode in which a GPU is divided. It changes only while no other process has the GPU open; until then it
-    /// is pending. True if it is in force now.
+    /// Requests MIG mode on or off. The change is pending until no other process has the GPU open. Returns whether it
+    /// is in force now.
     ///
     /// # Errors
     /// If the GPU is absent, cannot be divided ([`BoardError::OtherModel`]) or still has instances
@@ -83,7 +83,7 @@ impl Board {
                 return Ok(false);
             }
             g.mig[0] = g.mig[1];
-            // Ampere resets the GPU for it.
+            // Ampere resets the GPU for a mode change.
             if changes && g.model().compute_capability.0 == 8 {
                 g.resets += 1;
             }
@@ -91,11 +91,11 @@ impl Board {
         })
     }
 
-    /// Makes a GPU instance, at a place or at the first that is free; the row of the board that it has.
+    /// Makes a GPU instance, at the given or the first free placement; returns its row on the board.
     ///
     /// # Errors
-    /// [`BoardError::OtherModel`] if the GPU is not divided or has no such profile, [`BoardError::TooLarge`] if there
-    /// is no room at that place, [`BoardError::Full`].
+    /// [`BoardError::OtherModel`] if the GPU is not divided or lacks the profile, [`BoardError::TooLarge`] if the
+    /// placement is taken, [`BoardError::Full`].
     pub fn make_gpu_instance(
         &self,
         gpu: usize,
@@ -151,10 +151,10 @@ impl Board {
         })
     }
 
-    /// Makes the compute instance of a GPU instance: from now on programs can use it, under a new UUID.
+    /// Makes the compute instance of a GPU instance. Programs can then use it, under a new UUID.
     ///
     /// # Errors
-    /// If there is no such GPU instance or it has one.
+    /// If the GPU instance does not exist or already has a compute instance.
     pub fn make_compute_instance(&self, row: usize) -> Result<(), BoardError> {
         self.change(true, |s| {
             is_instance(s, row)?;
@@ -172,7 +172,7 @@ impl Board {
     /// Removes the compute instance of a GPU instance.
     ///
     /// # Errors
-    /// [`BoardError::InUse`] while a program uses it; if there is none.
+    /// [`BoardError::InUse`] while a program uses it; an error if there is none.
     pub fn remove_compute_instance(&self, row: usize) -> Result<(), BoardError> {
         let user = self.locks.opener(row, false);
         self.change(true, |s| {
@@ -193,7 +193,7 @@ impl Board {
     /// Removes a GPU instance.
     ///
     /// # Errors
-    /// [`BoardError::InUse`] while it has a compute instance; if there is none.
+    /// [`BoardError::InUse`] while it has a compute instance; an error if there is none.
     pub fn remove_gpu_instance(&self, row: usize) -> Result<(), BoardError> {
         self.change(true, |s| {
             is_instance(s, row)?;
@@ -205,8 +205,8 @@ impl Board {
         })
     }
 
-    /// What a restart of the machine does: every program's work, all instances and, but on Ampere, the mode are gone. What
-    /// runs on goes on without its GPU.
+    /// Simulates a restart of the machine: all work, all instances and, except on Ampere, MIG mode are lost. Processes
+    /// run on without their GPU.
     ///
     /// # Errors
     /// None at present.

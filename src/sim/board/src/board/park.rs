@@ -1,7 +1,7 @@
-//! Checkpoints of processes: memory that leaves the GPUs, what that takes, and faults of it.
+//! Checkpoints of processes: memory that leaves the GPUs, how long this takes, and injected faults.
 //!
-//! What was measured elsewhere and set as the default: restoring 1.5, 16, 66 and 145 GB on a B200 with driver 595
-//! took 0.9, 2.8, 8.1 and 17.9 s, which is 0.72 s and 8.4 GB/s. Taking memory away is given the same cost.
+//! Source of the default rate: restoring 1.5, 16, 66 and 145 GB on a B200 with driver 595 took 0.9, 2.8, 8.1 and 17.9
+//! s, which is 0.72 s plus 8.4 GB/s. Saving is assumed to cost the same.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -12,50 +12,50 @@ use crate::error::BoardError;
 const FIXED_NS: u64 = 720_000_000;
 const BYTES_PER_S: u64 = 8_400_000_000;
 
-/// A process has come to the step that is to go wrong.
+/// Set once a process has reached the faulty step.
 const MET: u64 = 1 << 63;
 
 /// A step of a checkpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum CheckpointStep {
-    /// Calls are stopped.
+    /// Stops calls.
     Lock = 1,
-    /// Memory goes to the host.
+    /// Moves memory to the host.
     Checkpoint = 2,
-    /// Memory comes back.
+    /// Moves memory back.
     Restore = 3,
-    /// Calls go on.
+    /// Lets calls go on.
     Unlock = 4,
 }
 
-/// How a step goes wrong.
+/// Kinds of faults of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum CheckpointHow {
-    /// It is refused, and nothing is changed.
+    /// The driver refuses the step and changes nothing.
     Refused = 1,
-    /// It takes until the fault is taken away.
+    /// The step hangs until the fault is removed.
     Hangs = 2,
-    /// It leaves a process that is lost.
+    /// The process is lost.
     Fails = 3,
-    /// The process dies in the middle.
+    /// The process dies during the step.
     Dies = 4,
-    /// It takes until the fault is taken away, and then works.
+    /// The step hangs until the fault is removed, and then works.
     Waits = 5,
-    /// Whatever is asked of the process takes for as long as another one is locked, how far it is included: so do processes
-    /// that have a communicator of NCCL in common (cuda-checkpoint issues 30 and 45).
+    /// Every request to the process, including queries of its state, hangs while another process is locked, as with
+    /// processes that share an NCCL communicator (cuda-checkpoint issues 30 and 45).
     WaitsForPeers = 6,
 }
 
-/// A fault of checkpoints.
+/// An injected fault of checkpoints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CheckpointFault {
-    /// The step.
+    /// The faulty step.
     pub step: CheckpointStep,
-    /// What happens to it.
+    /// Kind of fault.
     pub how: CheckpointHow,
-    /// To which process; none for all.
+    /// The process; `None` for all.
     pub pid: Option<u32>,
 }
 
@@ -79,7 +79,7 @@ impl CheckpointFault {
 }
 
 impl Board {
-    /// Sets what moving the memory of a process takes: a time whatever its size, and bytes a second.
+    /// Sets how long moving a process's memory takes: a fixed time plus a rate in bytes per second.
     ///
     /// # Errors
     /// None at present.
@@ -91,7 +91,7 @@ impl Board {
         })
     }
 
-    /// Makes checkpoints of all processes fail, or work again.
+    /// Sets or clears the checkpoint fault.
     ///
     /// # Errors
     /// None at present.
@@ -102,7 +102,7 @@ impl Board {
         })
     }
 
-    /// How this step of this process goes wrong now. That it was asked is noted.
+    /// The fault of this step in this process, if any. Records that the step was reached.
     #[must_use]
     pub fn checkpoint_fault(&self, step: CheckpointStep, pid: u32) -> Option<CheckpointHow> {
         let how = self.change(false, |s| {
@@ -118,7 +118,7 @@ impl Board {
         how.ok().flatten()
     }
 
-    /// Whether a process has come to the step that is to go wrong.
+    /// Whether a process has reached the faulty step.
     #[must_use]
     pub fn checkpoint_fault_met(&self) -> bool {
         let word = self.change(false, |s| Ok(s.head.checkpoint_fault));
@@ -141,7 +141,7 @@ impl Board {
         time.unwrap_or_default()
     }
 
-    /// Takes the memory of this process off its GPUs; gives its bytes.
+    /// Takes the memory of this process off its GPUs; returns its size in bytes.
     ///
     /// # Errors
     /// If the process is not on the board.
@@ -149,8 +149,8 @@ impl Board {
         self.change(false, |s| s.park(slot.id))
     }
 
-    /// Puts the memory of this process back, all of it or none: pairs of GPUs say from where to where. From then
-    /// on the numbers of the GPUs that this process uses mean the new ones.
+    /// Puts the memory of this process back, all of it or none. Pairs of GPUs say from where to where. The process's
+    /// GPU numbers then mean the new GPUs.
     ///
     /// # Errors
     /// If a GPU is absent, lost, full or of another model, or the process is not on the board.

@@ -1,4 +1,4 @@
-//! The board under real processes: killed, stopped, and many at once.
+//! The board with real processes: killed, stopped, and many at once.
 #![allow(unsafe_code, reason = "forks and signals processes")]
 
 use std::sync::atomic::Ordering;
@@ -47,7 +47,7 @@ impl Child {
         }
     }
 
-    /// Waits for a change of state; gives the wait status.
+    /// Waits for a change of state; returns the wait status.
     fn wait(&mut self) -> i32 {
         let mut status = 0;
         // SAFETY: waits for the own child; `status` is valid to write to.
@@ -305,7 +305,7 @@ fn many_processes_at_once_never_exceed_the_gpu() {
 fn a_waiter_sleeps_until_the_end_and_no_longer_than_its_neighbour_lives() {
     let dir = Dir::new("wait");
     let board = dir.board(&["h100"]);
-    // With infinitely short slices the end can be told to the nanosecond.
+    // With infinitely short slices the end can be predicted to the nanosecond.
     board.set_preset(Preset::KIND).expect("preset");
     let mine = board.register(&process("parent")).expect("register");
     let context = board.add_context(mine, 0).expect("context");
@@ -331,7 +331,7 @@ fn a_waiter_sleeps_until_the_end_and_no_longer_than_its_neighbour_lives() {
     board.wait(first);
     let done = board.poll(mine);
     let ns = done[0].end_ns.expect("end") - done[0].start_ns;
-    // Rounding to whole nanoseconds, and to the moments at which somebody looked.
+    // Differs by rounding to whole nanoseconds and to the times of reads.
     assert!(ns.abs_diff(40_000_000) < 1_000, "with a neighbour: {ns} ns");
     let (second, _) = board
         .submit(mine, &kernel(0, context, 132, 200_000_000))
@@ -382,7 +382,7 @@ impl Random {
     }
 }
 
-/// How long a busy machine may hold up a writer, in nanoseconds.
+/// Longest time that a busy machine may delay a writer, in nanoseconds.
 const HELD_UP_NS: u64 = 100_000_000;
 
 #[test]
@@ -423,8 +423,8 @@ fn random_deaths_among_busy_writers() {
                 g.used == sum && sum <= total,
                 "round {round}: {sum} of {total}"
             );
-            // A look that commits nothing may be ahead of a writer that was held up before it
-            // published a death; by more than that the time must not go back.
+            // A read that commits nothing may be ahead of a delayed writer that has not yet published a death. Time
+            // must not go back by more than that delay.
             assert!(
                 g.busy_ns + HELD_UP_NS >= last,
                 "round {round}: busy time went back"
@@ -512,7 +512,7 @@ fn a_wait_that_sleeps_wakes_late_and_one_for_what_is_over_does_not() {
     board.wait(ticket);
     let first = began.elapsed();
     assert!(first >= Duration::from_millis(7), "{first:?}");
-    // Again and again, as a busy machine may keep this thread from running for longer than that.
+    // Repeated, as a busy machine may keep this thread from running for longer than that.
     let quick = (0..100).any(|_| {
         let again = Instant::now();
         board.wait(ticket);

@@ -1,34 +1,34 @@
-//! Instances of divided GPUs (MIG): the profiles of the models that have them.
+//! MIG profiles of the models that support it.
 //!
-//! Where each table is from, and what no GPU or public log has confirmed, is in `docs/hardware.md`.
+//! `docs/hardware.md` names each table's source, and what no GPU or public log has confirmed.
 
 use super::{A100, H200, HOPPER, MIB, MODELS, Model, RTX_PRO};
 
-/// A size in which a GPU can be divided.
+/// A size of MIG instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MigProfile {
     /// Slug of the GPU's model.
     pub of: &'static str,
     /// Its name, `2g.20gb`.
     pub name: &'static str,
-    /// Number for `nvidia-smi mig -cgi`; real drivers tell it, and it differs between models.
+    /// Number for `nvidia-smi mig -cgi`, which differs between models. Programs get it from the driver.
     pub id: u32,
     /// SMs.
     pub sms: u32,
-    /// Mebibytes.
+    /// Memory in MiB.
     pub mib: u64,
     /// Compute slices.
     pub compute_slices: u32,
     /// Memory slices.
     pub memory_slices: u32,
-    /// How many a GPU can have.
+    /// Maximum number per GPU.
     pub most: u32,
-    /// Decoders, of which the GPU has as many as its largest profile.
+    /// Decoders. The GPU has as many as its largest profile.
     pub decoders: u32,
 }
 
 impl MigProfile {
-    /// What its name has behind slices and memory, as `+me`.
+    /// The suffix of its name after slices and memory, such as `+me`.
     #[must_use]
     pub fn with(&self) -> &'static str {
         self.name.find(['+', '-']).map_or("", |at| &self.name[at..])
@@ -53,7 +53,7 @@ macro_rules! table {
     };
 }
 
-// Name, id, SMs, MiB, compute slices, memory slices, how many, decoders.
+// Name, id, SMs, MiB, compute slices, memory slices, maximum per GPU, decoders.
 table! {
     A100 "a100-80gb" "NVIDIA A100-SXM4-80GB":
         "1g.10gb" 19 14 9728 1 1 7 0,
@@ -93,18 +93,18 @@ table! {
         "4g.96gb" 0 188 97280 4 4 1 4;
 }
 
-/// The profiles of a model, smallest first; empty where it cannot be divided.
+/// The profiles of a model, smallest first; empty if it does not support MIG.
 pub fn profiles(model: &str) -> impl Iterator<Item = &'static MigProfile> {
     PROFILES.iter().filter(move |p| p.of == model)
 }
 
-/// The instances as models of their own, behind [`MODELS`].
+/// The instances as models of their own, indexed after [`MODELS`].
 #[must_use]
 pub fn instances() -> &'static [Model] {
     INSTANCES
 }
 
-/// The model with this index: first the GPUs, then the instances.
+/// The model with this index: GPUs first, then instances.
 pub(crate) fn by_index(index: usize) -> &'static Model {
     MODELS
         .get(index)
@@ -112,7 +112,7 @@ pub(crate) fn by_index(index: usize) -> &'static Model {
         .unwrap_or(&MODELS[0])
 }
 
-/// The index of a model by its slug; of an instance `MODEL:PROFILE`.
+/// The index of a model by its slug; an instance is `MODEL:PROFILE`.
 pub(crate) fn index_of(slug: &str) -> Option<usize> {
     let mut all = MODELS.iter().chain(INSTANCES);
     all.position(|m| m.slug == slug)

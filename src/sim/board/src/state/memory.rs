@@ -1,4 +1,4 @@
-//! Device memory: the totals per process and GPU. Single allocations live in their process.
+//! Device memory: totals per process and GPU. Each process keeps its own list of allocations.
 
 use super::{MARKS, MAX_USES, Mark, MemoryKind, State, Use};
 use crate::error::BoardError;
@@ -6,7 +6,7 @@ use crate::limits::Held;
 use crate::models::GRANULARITY;
 
 impl State {
-    /// Bytes of device memory that all processes have on a GPU together.
+    /// Bytes of device memory that all processes have on a GPU.
     pub(crate) fn used(&self, gpu: usize) -> u64 {
         self.uses()
             .iter()
@@ -14,13 +14,13 @@ impl State {
             .fold(0, |sum, u| sum.saturating_add(u.device_bytes()))
     }
 
-    /// Bytes that CUDA can still hand out on a GPU.
+    /// Bytes that CUDA can still allocate on a GPU.
     pub(crate) fn free_bytes(&self, gpu: usize) -> u64 {
         let total = self.gpus().get(gpu).map_or(0, |g| g.model().cuda_total());
         total.saturating_sub(self.used(gpu))
     }
 
-    /// Bytes that CUDA can still hand out to one process.
+    /// Bytes that CUDA can still allocate for one process.
     pub(crate) fn free_for(&self, owner: u64, gpu: usize) -> u64 {
         let own = |u: &&Use| u.owner == owner && u.gpu == gpu as u64 && u.pinned != 0;
         let left = self.uses().iter().find(own);
@@ -28,7 +28,7 @@ impl State {
         self.free_bytes(gpu).min(left)
     }
 
-    /// A process that has had a fault gets nothing more.
+    /// Refuses a process that has had a fault.
     pub(crate) fn check_fault(&self, owner: u64, gpu: usize) -> Result<(), BoardError> {
         match self.fault_of(owner, gpu) {
             Some(code) => Err(BoardError::Fault { code }),
@@ -44,7 +44,7 @@ impl State {
         }
     }
 
-    /// The row of a process on a GPU, made if it is not there yet.
+    /// The row of a process on a GPU; made if absent.
     pub(crate) fn use_row(&mut self, owner: u64, gpu: usize) -> Result<&mut Use, BoardError> {
         if !self.is_registered(owner) {
             return Err(BoardError::NotRegistered);
@@ -93,7 +93,7 @@ impl State {
         Ok(&mut self.uses[i])
     }
 
-    /// Takes device memory for a process; gives the bytes taken, rounded up to the granularity.
+    /// Takes device memory for a process; returns the bytes taken, rounded up to the granularity.
     pub(crate) fn reserve(
         &mut self,
         owner: u64,
@@ -116,7 +116,7 @@ impl State {
         Ok(wanted)
     }
 
-    /// Whether the limit of a control group leaves this much.
+    /// Checks the bytes against the limit of a control group.
     pub(crate) fn within(
         &self,
         held: Option<&Held>,
@@ -135,7 +135,7 @@ impl State {
         }
     }
 
-    /// Gives back what [`State::reserve`] took.
+    /// Frees what [`State::reserve`] took.
     pub(crate) fn release(
         &mut self,
         owner: u64,
@@ -149,7 +149,7 @@ impl State {
         Ok(())
     }
 
-    /// Bytes of a context; of one of a client of MPS the server has a part. That it is half is an assumption.
+    /// Bytes of a context. A client of MPS pays half, as its server has a part; the half is an assumption.
     pub(crate) fn context_cost(&self, owner: u64, gpu: usize) -> u64 {
         let whole = self.gpus[gpu].model().context_overhead;
         let mut uses = self.uses.iter();
@@ -158,7 +158,7 @@ impl State {
         cost.next_multiple_of(GRANULARITY)
     }
 
-    /// Makes a context; gives its id.
+    /// Makes a context; returns its id.
     pub(crate) fn add_context(&mut self, owner: u64, gpu: usize) -> Result<u64, BoardError> {
         self.check_gpu(gpu)?;
         self.check_fault(owner, gpu)?;
@@ -173,7 +173,7 @@ impl State {
         Ok(self.fresh_id())
     }
 
-    /// Ends a context: its overhead and its kernels vanish.
+    /// Ends a context and removes its overhead and its kernels.
     pub(crate) fn remove_context(
         &mut self,
         owner: u64,

@@ -1,16 +1,16 @@
-//! Clients of an MPS server: partitions of SMs that run side by side, and share their faults.
+//! Clients of an MPS server: they run side by side on partitions of SMs and share their faults.
 
 use super::State;
 use crate::error::BoardError;
 use crate::models::MIB;
 
-/// Device memory of a server in bytes (30 to 60 MiB were seen).
+/// Device memory of a server in bytes (30 to 60 MiB were observed).
 const SERVER_BYTES: u64 = 30 * MIB;
-/// `CUDA_ERROR_MPS_RPC_FAILURE`: what clients of a server that died get.
+/// `CUDA_ERROR_MPS_RPC_FAILURE`: the code for clients of a dead server.
 const RPC_FAILURE: u32 = 806;
 /// `CUDA_ERROR_MPS_CLIENT_TERMINATED`.
 const TERMINATED: u32 = 810;
-/// What the calls of a process say whose context a reset has taken. Which code the real driver gives was not seen.
+/// Code for a process whose context was lost to a reset. The real driver's code was not observed.
 const CONTEXT_DESTROYED: u32 = 709;
 /// `CUDA_ERROR_MPS_SERVER_NOT_READY`.
 const NOT_READY: u32 = 807;
@@ -25,7 +25,7 @@ impl State {
         Ok(())
     }
 
-    /// Makes a process a client of a server, with so many SMs and bytes (0: no limit).
+    /// Makes a process a client of a server, with limits on SMs and bytes (0: no limit).
     pub(crate) fn join_mps(
         &mut self,
         owner: u64,
@@ -47,7 +47,7 @@ impl State {
         Ok(())
     }
 
-    /// The code of the fault that a process on a GPU has had.
+    /// The code of a process's fault on a GPU.
     pub(crate) fn fault_of(&self, owner: u64, gpu: usize) -> Option<u32> {
         let row = self
             .uses()
@@ -56,8 +56,7 @@ impl State {
         (row.fault != 0).then_some(row.fault as u32)
     }
 
-    /// A fault of one client is one of all that share its server, and the server takes no more of them until
-    /// these are gone.
+    /// A client's fault hits all clients of its server. The server accepts no new clients until these are gone.
     pub(crate) fn spread_fault(&mut self, owner: u64, gpu: usize, code: u32) {
         let own = |u: &&super::Use| u.owner == owner && u.gpu == gpu as u64;
         let Some(server) = self.uses().iter().find(own).map(|u| u.mps) else {
@@ -68,7 +67,7 @@ impl State {
         }
     }
 
-    /// Ends the work of one client; false if it is none.
+    /// Ends the work of one client; false if the process is not a client.
     pub(crate) fn terminate_client(&mut self, server: u64, pid: u64) -> bool {
         let Some(id) = self.procs().iter().find(|p| p.id != 0 && p.pid == pid) else {
             return false;
@@ -84,8 +83,8 @@ impl State {
         known
     }
 
-    /// What the end of a process means for others: its clients are lost with a server; with the last faulted
-    /// client a server is well again.
+    /// Effects of a process's end: the clients of a dead server fail; after its last faulted client a server is healthy
+    /// again.
     pub(crate) fn end_mps(&mut self, id: u64) {
         self.fault_where(RPC_FAILURE, |u| u.mps == id && u.owner != id);
         for i in 0..self.uses().len() {
@@ -108,7 +107,8 @@ impl State {
         }
     }
 
-    /// All that processes had on a GPU is gone: memory, contexts, work. A process that had something gets the code from every call.
+    /// Removes everything that processes have on a GPU: memory, contexts, work. Every later call of an affected process
+    /// returns the code.
     pub(crate) fn reset_gpu(&mut self, gpu: usize) {
         self.fault_where(CONTEXT_DESTROYED, |u| u.gpu == gpu as u64);
         for u in self.uses_mut().iter_mut().filter(|u| u.gpu == gpu as u64) {

@@ -1,4 +1,4 @@
-//! Memory of whole processes that leaves the GPUs and comes back, on the same ones or on others.
+//! Memory of whole processes leaves the GPUs and comes back, on the same GPUs or on others.
 
 use super::{MARKS, Mark, State, Use};
 use crate::error::BoardError;
@@ -11,13 +11,13 @@ const NO_MARK: Mark = Mark {
 };
 
 impl State {
-    /// Bytes that a process has, on GPUs or parked.
+    /// Bytes of a process, on GPUs or parked.
     pub(crate) fn bytes_of(&self, owner: u64) -> u64 {
         let own = self.uses().iter().filter(|u| u.owner == owner);
         own.fold(0, |sum: u64, u| sum.saturating_add(u.own_bytes()))
     }
 
-    /// Takes the memory of a process off its GPUs; gives its bytes.
+    /// Takes the memory of a process off its GPUs; returns its bytes.
     pub(crate) fn park(&mut self, owner: u64) -> Result<u64, BoardError> {
         if !self.is_registered(owner) {
             return Err(BoardError::NotRegistered);
@@ -28,7 +28,7 @@ impl State {
         Ok(self.bytes_of(owner))
     }
 
-    /// Puts it back, all or nothing: from each GPU to the one that `to` gives for it.
+    /// Puts the memory back, all or nothing: from each GPU to the one that `to` returns for it.
     pub(crate) fn unpark(
         &mut self,
         owner: u64,
@@ -59,7 +59,7 @@ impl State {
         for u in self.uses_mut().iter_mut().filter(|u| u.owner == owner) {
             let gpu = to(u.gpu as usize) as u64;
             if gpu != u.gpu {
-                // What it did on the other GPU is that one's history.
+                // Its totals on the previous GPU do not move with it.
                 (u.busy_ns, u.sm_ns, u.warp_ns) = (0.0, 0.0, 0.0);
                 u.marks = [NO_MARK; MARKS];
                 u.gpu = gpu;

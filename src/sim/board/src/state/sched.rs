@@ -1,16 +1,16 @@
-//! Fluid, lazy time: kernels make progress only when somebody looks, and then exactly up to then.
+//! Fluid, lazy time: kernels advance only when the board is read, exactly up to then.
 //!
-//! On one GPU the contexts that have work take turns. Where the preset has slices, one has the GPU until its slice ends
-//! or it has no more work, then the next one, and the change takes time; a slice goes on while nobody else has work.
-//! Where it has none they are infinitely short, so each of `n` contexts advances at 1/n. During its slice a context has all SMs: its running kernels take them in the order of their
-//! launch, and a kernel that gets fewer than it wants runs slower in proportion.
+//! On one GPU the contexts that have work take turns. With slices in the preset, a context has the GPU until its slice
+//! ends or its work runs out. A slice goes on while no other context has work, and a switch takes time. Without slices
+//! they are infinitely short, so each of `n` contexts advances at 1/n. During its slice a context has all SMs: its
+//! running kernels take them in launch order, and a kernel that gets fewer than it wants runs slower in proportion.
 //!
-//! The clients of an MPS server have one slice together, and during it each has its own SMs. Where these are
-//! more than the GPU has, the clients run slower in proportion.
+//! The clients of an MPS server share one slice, in which each has its own SMs. If these are more than the GPU has, the
+//! clients run slower in proportion.
 //!
-//! Copies run beside the kernels of all contexts, on engines of their own. Those of one route share it evenly.
+//! Copies run beside the kernels of all contexts, on engines of their own. Copies on one route share it evenly.
 //!
-//! Kernels of a meeting make progress while all of them are on their GPUs, and keep these busy while they wait.
+//! Kernels of a meeting advance while all of them are on their GPUs. They occupy these while they wait.
 
 use super::{
     DONE, FAILED, FREE, Kernel, MARK_NS, MARKS, MAX_DEPS, MAX_KERNELS, MAX_PENDING, Mark, PENDING,
@@ -30,15 +30,15 @@ pub(crate) struct Submit {
     pub block_ns: u64,
     /// A copy in place of a kernel.
     pub transfer: Option<Transfer>,
-    /// An event record in place of both.
+    /// An event record in place of a kernel or copy.
     pub record: bool,
-    /// The number of a meeting (0: none), and how many kernels come to it.
+    /// Meeting number (0: none), and how many kernels come.
     pub meeting: (u64, u64),
-    /// Tickets that must be done first; 0 for none.
+    /// Tickets of work that must end first; 0 for none.
     pub deps: [u64; MAX_DEPS],
 }
 
-/// What a running kernel gets at the moment.
+/// What a running kernel gets now.
 struct Share {
     row: usize,
     /// Progress per nanosecond of the phase's own length.
@@ -58,7 +58,7 @@ impl Kernel {
 }
 
 impl State {
-    /// Queues a kernel or a marker; gives its ticket.
+    /// Queues a kernel or a marker; returns its ticket.
     pub(crate) fn submit(&mut self, owner: u64, s: &Submit) -> Result<u64, BoardError> {
         self.check_gpu(s.gpu)?;
         self.check_fault(owner, s.gpu)?;
@@ -97,7 +97,7 @@ impl State {
         }
         self.use_row(owner, s.gpu)?.launched += u64::from(s.shape.is_some());
         let ticket = self.fresh_id();
-        // What only joins other work is no command to the GPU.
+        // A marker is not a command to the GPU.
         let way = match phase {
             Some(_) => self.head.preset.launch.draw(ticket),
             None => 0,
@@ -156,7 +156,7 @@ impl State {
         if !done.is_empty() {
             self.trim();
         }
-        // Work comes after what it waited for.
+        // Tickets ascend, so work comes after its dependencies.
         done.sort_unstable();
         done
     }
@@ -167,7 +167,7 @@ impl State {
             .any(|k| k.ticket == ticket && (k.state == PENDING || k.state == RUNNING))
     }
 
-    /// Starts what waits for nothing any more; markers finish at once.
+    /// Starts work whose dependencies are over; markers finish at once.
     fn promote(&mut self) {
         let now = self.head.now_ns;
         if !self.kernels().iter().any(|k| k.state == PENDING) {
@@ -207,7 +207,7 @@ impl State {
         }
     }
 
-    /// SMs that the kernels of a process can have on a GPU.
+    /// SMs that the kernels of a process can use on a GPU.
     fn sms_of(&self, owner: u64, gpu: u64) -> u32 {
         let row = self
             .uses()
@@ -221,7 +221,7 @@ impl State {
         }
     }
 
-    /// The processes with slices in common: the clients of an MPS server, else each context alone.
+    /// Who shares a slice: all clients of an MPS server, else each context alone.
     fn slice_group(&self, k: &Kernel) -> u64 {
         let row = self
             .uses()
@@ -230,7 +230,7 @@ impl State {
         row.filter(|u| u.mps != 0).map_or(k.context, |u| u.mps)
     }
 
-    /// What each gets at the moment, over all GPUs.
+    /// The current share of each running kernel, on all GPUs.
     fn shares(&self) -> Vec<Share> {
         let mut rows: Vec<(u64, u64, u64, u64, usize)> = self
             .kernels()
@@ -265,7 +265,7 @@ impl State {
                 for of_context in in_group.chunk_by(|a, b| a.2 == b.2) {
                     self.share_of_context(of_context, slice, &mut shares);
                 }
-                // Partitions may overlap: then nobody gets all of theirs.
+                // Partitions may overlap: then each gets less than its size.
                 let wanted: f64 = shares[first..].iter().map(|s| s.sms / slice).sum();
                 if wanted > all {
                     for share in &mut shares[first..] {
@@ -285,7 +285,7 @@ impl State {
         shares
     }
 
-    /// Whose kernels wait for others that are not on their GPUs now: they are there and get nowhere.
+    /// Stops kernels whose meeting is incomplete. They stay resident without progress.
     fn wait_for_meetings(&self, shares: &mut [Share]) {
         let meeting = |s: &Share| self.kernels[s.row].meeting;
         let there: Vec<u64> = shares.iter().map(|s| meeting(s)[0]).collect();
@@ -297,7 +297,7 @@ impl State {
         }
     }
 
-    /// Gives each GPU's slice to another context where it is over; the next time at which one is.
+    /// Gives the slice of each GPU to the next context if it is over; returns the time of the next slice end.
     fn take_turns(&mut self) -> u64 {
         let slice = self.head.preset.slice_ns;
         let (now, mut next) = (self.head.now_ns, u64::MAX);
@@ -325,7 +325,7 @@ impl State {
                 if !has_work || (is_over && of_gpu.len() > 1) {
                     let after = of_gpu.iter().find(|w| w.1 > g.turn);
                     let takes = match g.turn {
-                        // The first one finds nothing on the GPU that has to go.
+                        // The first context has no predecessor to switch from.
                         0 => 0,
                         _ => {
                             g.switches += 1;
@@ -365,7 +365,7 @@ impl State {
         }
     }
 
-    /// What a nature makes of the kernels that are on a GPU during one slice; `all` are its SMs in that.
+    /// Applies the nature to the kernels on a GPU during one slice; `all` is the number of its SMs.
     fn slow_down(&self, shares: &mut [Share], all: f64, turns: bool) {
         let felt = |share: &Share| {
             let k = &self.kernels[share.row];
@@ -422,13 +422,12 @@ impl State {
         }
     }
 
-    /// Brings the board to `to` (nanoseconds); a time in the past changes nothing.
+    /// Advances the board to `to` (nanoseconds); a time in the past changes nothing.
     pub(crate) fn advance(&mut self, to: u64) {
         self.run(to, None);
     }
 
-    /// When the work with this ticket will end if nothing else changes, or `horizon` if that is earlier; `None` if it
-    /// is over.
+    /// When this work will end if nothing else changes, or `horizon` if that is earlier; `None` if it is over.
     pub(crate) fn predict(&self, ticket: u64, horizon: u64, scratch: &mut State) -> Option<u64> {
         if !self.is_live(ticket) {
             return None;
@@ -459,7 +458,7 @@ impl State {
                     until = until.min(now.saturating_add(left as u64));
                 }
             }
-            // Samples are needed for the last second only; over longer gaps they are not stored.
+            // Only samples of the last second are needed, so those of longer gaps are not stored.
             let boundary = (now / MARK_NS + 1).saturating_mul(MARK_NS);
             let kept = (MARKS as u64 + 1) * MARK_NS;
             if boundary.saturating_add(kept) >= to {
@@ -504,7 +503,7 @@ impl State {
                 k.phase_ns[p] = if left < 1e-3 { 0.0 } else { left };
             }
             let (gpu, owner, context) = (k.gpu, k.owner, k.context);
-            // All that runs of a process at a time counts once.
+            // Concurrent work of a process counts once.
             match work.iter_mut().find(|w| (w.0, w.1) == (gpu, owner)) {
                 Some(known) => known.2 = known.2.max(s.slice),
                 None => work.push((gpu, owner, s.slice)),
@@ -579,7 +578,7 @@ impl State {
     }
 }
 
-/// Which sample of the ring belongs to the boundary `at_ns`.
+/// Index in the ring of the sample for the boundary `at_ns`.
 pub(crate) fn mark_index(at_ns: u64) -> usize {
     (at_ns / MARK_NS) as usize % MARKS
 }

@@ -1,4 +1,4 @@
-//! The door that every call of the program goes through: shut while the process is locked.
+//! The gate for every call of the program: shut while the process is locked.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -16,7 +16,7 @@ static DOOR: AtomicU32 = AtomicU32::new(OPEN);
 static INSIDE: AtomicU32 = AtomicU32::new(0);
 
 thread_local! {
-    /// Calls that this thread is in: a function of the program that the driver calls may call it again.
+    /// Nesting of this thread's calls: a host function that the driver calls may call the driver.
     static DEPTH: Cell<u32> = const { Cell::new(0) };
 }
 
@@ -42,7 +42,7 @@ fn depth(by: i32) -> u32 {
     changed.unwrap_or(0)
 }
 
-/// A call of the program while it lives.
+/// A call of the program, for its duration.
 #[derive(Debug)]
 pub(crate) struct Inside;
 
@@ -54,7 +54,7 @@ impl Drop for Inside {
     }
 }
 
-/// A call begins: waits while the process is locked.
+/// Begins a call; waits while the process is locked.
 pub(crate) fn enter() -> R<Inside> {
     if depth(0) == 0 {
         loop {
@@ -75,24 +75,21 @@ pub(crate) fn enter() -> R<Inside> {
     Ok(Inside)
 }
 
-/// No call begins any more.
 pub(super) fn shut() {
     DOOR.store(SHUT, Ordering::SeqCst);
 }
 
-/// Calls go on.
 pub(super) fn open() {
     DOOR.store(OPEN, Ordering::SeqCst);
     futex(&DOOR, libc::FUTEX_WAKE, i32::MAX as u32);
 }
 
-/// Calls fail from now on.
 pub(super) fn lose() {
     DOOR.store(LOST, Ordering::SeqCst);
     futex(&DOOR, libc::FUTEX_WAKE, i32::MAX as u32);
 }
 
-/// Waits until all calls that had begun are over and `idle` says so, too; `false` when that took too long.
+/// Waits until all calls are over and `idle` is true; `false` on timeout.
 pub(super) fn drained(until: Option<Instant>, mut idle: impl FnMut() -> bool) -> bool {
     loop {
         if INSIDE.load(Ordering::SeqCst) == 0 && idle() {

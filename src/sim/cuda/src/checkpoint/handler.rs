@@ -1,4 +1,4 @@
-//! The thread of a process that does what it is asked.
+//! The process's thread that handles requests.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,10 +16,10 @@ use crate::device;
 use crate::driver::{Driver, code_of};
 use crate::stream::thread_id;
 
-/// The process has shared memory or events with others.
+/// The process shares memory or events with others.
 static SHARES: AtomicBool = AtomicBool::new(false);
 
-/// From now on the process cannot be checkpointed: it shares something with others.
+/// Marks the process as sharing something with others, so that it cannot be checkpointed.
 pub(crate) fn shares() {
     SHARES.store(true, Ordering::Relaxed);
 }
@@ -27,12 +27,12 @@ pub(crate) fn shares() {
 /// The process has multicast objects.
 static HANGS: AtomicBool = AtomicBool::new(false);
 
-/// From now on the process cannot be locked: it has multicast objects, on which the real driver hangs.
+/// Marks the process as having multicast objects, so that a lock hangs as with the real driver.
 pub(crate) fn hangs() {
     HANGS.store(true, Ordering::Relaxed);
 }
 
-/// Starts the thread. Where that fails the process runs, and cannot be checkpointed.
+/// Starts the thread. If that fails, the process runs but cannot be checkpointed.
 pub(crate) fn start(driver: &'static Driver) {
     let Ok((mailbox, file)) = Mailbox::own() else {
         return;
@@ -45,8 +45,8 @@ pub(crate) fn start(driver: &'static Driver) {
     let builder = std::thread::Builder::new()
         .name(format!("cuda{file:011x}"))
         .stack_size(256 << 10);
-    // SAFETY: blocks all signals for the time in which the thread starts, so that it has them blocked: they are for
-    // the program's threads.
+    // SAFETY: blocks all signals while the thread starts, so that it inherits the mask: signals are for the program's
+    // threads.
     unsafe {
         let (mut all, mut before) = (std::mem::zeroed(), std::mem::zeroed());
         libc::sigfillset(&raw mut all);
@@ -85,7 +85,7 @@ impl Handler {
         }
     }
 
-    /// The fault that was injected, if any.
+    /// Applies the injected fault, if any.
     fn fault(&self, step: CheckpointStep) -> R {
         let board = &self.driver.board;
         let pid = std::process::id();
@@ -110,14 +110,14 @@ impl Handler {
                 Err(UNKNOWN)
             }
             Some(CheckpointHow::Dies) => {
-                // SAFETY: ends the own process, which is what the fault is.
+                // SAFETY: kills the own process, as the fault asks.
                 unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
                 Err(UNKNOWN)
             }
         }
     }
 
-    /// Clients of MPS and users of instances cannot be checkpointed.
+    /// Refuses clients of MPS and users of instances.
     fn allowed(&self) -> R {
         let seen = self.driver.board.snapshot();
         let instance = |gpu: usize| seen.gpus.get(gpu).is_some_and(|g| g.instance.is_some());
@@ -151,7 +151,7 @@ impl Handler {
         done
     }
 
-    /// A step that takes a while. Newer drivers say so; one that fails leaves the process as it was.
+    /// Runs a longer step. Newer drivers show a state of its own meanwhile; a failed step restores the previous state.
     fn between(&self, word: u32, work: impl FnOnce() -> R) -> R {
         let before = self.mailbox.state();
         if device::version() >= BETWEEN_SINCE {
@@ -170,7 +170,7 @@ impl Handler {
             return Err(NOT_SUPPORTED);
         }
         if self.driver.tables().has_managed() {
-            // The driver keeps the process in no good state then (README of cuda-checkpoint).
+            // The real driver leaves the process in a bad state here (README of cuda-checkpoint).
             self.mailbox.set_state(state::FAILED);
             return Err(NOT_SUPPORTED);
         }
@@ -191,7 +191,7 @@ impl Handler {
         Ok(())
     }
 
-    /// The GPUs of the board behind a map. It has to name every GPU that the process sees.
+    /// Translates a map of GPUs to the board's indices. The map has to name every GPU that the process sees.
     fn moves(&self, pairs: &[Pair]) -> R<Vec<(usize, usize)>> {
         let d = self.driver;
         if pairs.is_empty() {

@@ -1,4 +1,4 @@
-//! The page through which a process is asked, and how it is found from outside.
+//! The page for requests to a process, and how callers find it.
 
 use std::fs::{File, OpenOptions};
 use std::io::ErrorKind;
@@ -11,7 +11,7 @@ use crate::memory::memory_file;
 
 const MAGIC: u32 = 0x7470_6b63;
 const PAGE: usize = 4096;
-/// Most pairs of a map: GPUs of a board.
+/// Maximum number of pairs in a map: one per GPU of a board.
 pub(super) const MOST_PAIRS: usize = gshare_sim_board::MAX_GPUS;
 
 /// `CUcheckpointGpuPair`.
@@ -22,7 +22,7 @@ pub(crate) struct Pair {
     pub new: [u8; 16],
 }
 
-/// What is asked of a process.
+/// A request to a process.
 #[derive(Debug)]
 pub(super) enum Request {
     Lock { timeout_ms: u32 },
@@ -37,7 +37,7 @@ struct Page {
     magic: AtomicU32,
     state: AtomicU32,
     thread: AtomicU32,
-    /// Number of the last request, and of the last answer; futexes.
+    /// Numbers of the last request and the last answer; both are futexes.
     asked: AtomicU32,
     answered: AtomicU32,
     result: AtomicU32,
@@ -134,10 +134,10 @@ impl Mailbox {
         Ok(Mailbox { page, file, pid })
     }
 
-    /// The own page of this process, and the number of its file.
+    /// The own page of this process, and its file descriptor.
     pub(super) fn own() -> R<(Mailbox, i32)> {
         let fd = memory_file(c"cuda-checkpoint")?;
-        // SAFETY: the descriptor was just made and is nobody else's.
+        // SAFETY: the descriptor is new and has no other owner.
         let file = unsafe { File::from_raw_fd(fd) };
         file.set_len(PAGE as u64).map_err(|_| OPERATING_SYSTEM)?;
         let own = Mailbox::map(file, std::process::id().cast_signed())?;
@@ -145,7 +145,7 @@ impl Mailbox {
         Ok((own, fd))
     }
 
-    /// The page of a process: found by the name of its thread.
+    /// The page of another process, found by the name of its thread.
     pub(super) fn of(pid: i32) -> R<Mailbox> {
         let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).map_err(|_| INVALID_VALUE)?;
         let named = tasks.flatten().find_map(|task| {
@@ -207,7 +207,7 @@ impl Mailbox {
         state.is_some_and(|s| !matches!(s, 'Z' | 'X'))
     }
 
-    /// Waits for the answer to the last request, of whoever.
+    /// Waits for the answer to the last request, whoever sent it.
     fn settled(&self) -> R<u32> {
         let page = self.page();
         loop {
@@ -223,8 +223,8 @@ impl Mailbox {
         }
     }
 
-    /// Asks and waits for the answer. One at a time: the others wait for the lock of the file, which the kernel takes
-    /// from whoever dies.
+    /// Sends a request and waits for the answer. One caller at a time: the others wait for the file's lock, which the
+    /// kernel releases if its holder dies.
     pub(super) fn ask(&self, request: &Request) -> R {
         if matches!(self.state(), state::CHECKPOINTING | state::RESTORING) {
             return Err(ILLEGAL_STATE);
@@ -235,7 +235,7 @@ impl Mailbox {
                 return Err(OPERATING_SYSTEM);
             }
         }
-        // A process that died may have asked before.
+        // A caller that died may have left a request.
         self.settled()?;
         let page = self.page();
         let store = |word: &AtomicU32, value| word.store(value, Ordering::SeqCst);
@@ -266,7 +266,7 @@ impl Mailbox {
         }
     }
 
-    /// The side of the process: waits for a request.
+    /// The process's side: waits for a request.
     pub(super) fn next(&self) -> Request {
         let page = self.page();
         loop {
@@ -293,7 +293,7 @@ impl Mailbox {
         }
     }
 
-    /// The side of the process: answers.
+    /// The process's side: answers.
     pub(super) fn answer(&self, result: u32) {
         let page = self.page();
         page.result.store(result, Ordering::SeqCst);
@@ -302,7 +302,7 @@ impl Mailbox {
         wake(&page.answered);
     }
 
-    /// A page that says that the process runs.
+    /// Initialises the page of a running process.
     pub(super) fn begin(&self, thread: u32) {
         self.set_state(state::RUNNING);
         self.set_thread(thread);

@@ -1,21 +1,21 @@
-//! What device memory holds, while it is in memory of the process on the host. Pages that were never touched hold
-//! nothing and cost nothing, unlike with the real driver.
+//! The contents of device memory while they are on the host. Untouched pages are not stored and cost nothing, unlike
+//! with the real driver.
 
 use crate::code::{OPERATING_SYSTEM, R};
 use crate::driver::Tables;
 use crate::memory::{punch, shared_file};
 
-/// Bytes that are moved at a time, so that they are hardly ever there twice.
+/// Bytes moved at a time, to avoid having the memory twice.
 const PIECE: u64 = 4 << 20;
 
-/// Pieces of memory files, and of graph memory, which has none.
+/// Contents of memory files, and of graph memory, which has no file.
 #[derive(Debug, Default)]
 pub(super) struct Saved {
     files: Vec<(i32, u64, Vec<u8>)>,
     graphs: Vec<(u64, Vec<u8>)>,
 }
 
-/// The next part of a file that holds something, from `at` on.
+/// The next range of a file from `at` on that holds data.
 fn data(file: i32, at: u64) -> Option<(u64, u64)> {
     // SAFETY: asks about a memory file of this driver.
     let start = unsafe { libc::lseek(file, at.cast_signed(), libc::SEEK_DATA) };
@@ -52,7 +52,7 @@ impl Saved {
         Ok(())
     }
 
-    /// Moves all device memory of the process here; nothing of it is left behind. Nothing runs meanwhile.
+    /// Moves all device memory of the process here and leaves none behind. The process must be locked.
     pub(super) fn take(t: &mut Tables) -> R<Saved> {
         let mut saved = Saved::default();
         let files = shared_file().into_iter().chain(t.vmm.files());
@@ -85,7 +85,7 @@ impl Saved {
             }
         }
         for (addr, bytes) in self.graphs {
-            // SAFETY: as in `take`: the addresses of graph memory are not given up while the process is locked.
+            // SAFETY: as in `take`: the addresses of graph memory stay reserved while the process is locked.
             unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), addr as *mut u8, bytes.len()) };
         }
         Ok(())

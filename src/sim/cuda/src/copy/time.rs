@@ -1,4 +1,4 @@
-//! What copies and fills take on the board.
+//! Durations of copies and fills on the board.
 
 use gshare_sim_board::{Route, Transfer};
 
@@ -7,11 +7,11 @@ use crate::code::R;
 use crate::driver::{Driver, Tables};
 use crate::memory::Kind;
 
-/// Bytes that take no time.
+/// Largest number of bytes that take no time.
 const INSTANT: u64 = 64 << 10;
 
 impl Side {
-    /// The device in whose memory it lies; `None` for the host's.
+    /// The device whose memory it is; `None` for host memory.
     fn device(&self, t: &Tables) -> Option<usize> {
         let addr = match self.kind {
             HOST => return None,
@@ -43,7 +43,6 @@ impl Driver {
         }))
     }
 
-    /// What a copy takes.
     pub(crate) fn copy_time(&self, context: u64, c: &Copy3D) -> R<Option<Transfer>> {
         let bytes = (c.width as u64)
             .saturating_mul(c.height as u64)
@@ -59,7 +58,6 @@ impl Driver {
         self.transfer(&t, context, route, bytes)
     }
 
-    /// What a fill takes.
     pub(crate) fn fill_time(&self, context: u64, f: &Fill) -> R<Option<Transfer>> {
         let row = (f.width as u64).saturating_mul(u64::from(f.element));
         let bytes = row.saturating_mul(f.height as u64);

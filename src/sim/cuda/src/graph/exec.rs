@@ -1,4 +1,4 @@
-//! Instances of graphs: made, changed and launched.
+//! Instances of graphs: creation, updates and launches.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ pub(crate) struct GraphExec {
     source: u64,
     nodes: Arc<Vec<ExecNode>>,
     has_memory: bool,
-    /// How many kernels it has, and the context of the first.
+    /// Number of kernels, and the context of the first.
     kernels: (u64, u64),
     /// The work of its last launch.
     last: u64,
@@ -50,7 +50,7 @@ impl ExecOp {
     }
 }
 
-/// Calls `f` for all operations, also those in nodes with graphs inside.
+/// Calls `f` for all operations, including those of graphs inside nodes.
 fn each(nodes: &[ExecNode], f: &mut dyn FnMut(&Op)) {
     for n in nodes {
         match &n.op {
@@ -104,7 +104,7 @@ impl Tables {
     }
 }
 
-/// Why an instance cannot take a graph's parameters: `CUgraphExecUpdateResult`, and the node.
+/// Why an update was refused: `CUgraphExecUpdateResult`, and the node.
 type Mismatch = (u32, u64);
 
 fn compare(old: &[ExecNode], new: &[ExecNode]) -> Result<(), Mismatch> {
@@ -140,7 +140,7 @@ fn compare(old: &[ExecNode], new: &[ExecNode]) -> Result<(), Mismatch> {
     Ok(())
 }
 
-/// Gives an instance a graph's operations; its nodes keep the names that it knows them by.
+/// Replaces an instance's operations by a graph's; its nodes keep their handles.
 fn take_ops(old: &[ExecNode], new: &[ExecNode]) -> Vec<ExecNode> {
     let both = old.iter().zip(new);
     both.map(|(a, b)| ExecNode {
@@ -240,7 +240,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Takes the memory that a launch allocates.
+    /// Takes the memory for a launch's allocations.
     fn take_memory(&self, exec: u64, nodes: &[ExecNode], context: u64) -> R {
         let mut t = self.tables();
         let e = t.exec(exec)?;
@@ -262,7 +262,7 @@ impl Driver {
             if auto_free {
                 self.graph_free(&mut t, va.addr, va.device);
             } else if !(freed.contains(&va.addr) && t.is_unfinished(last)) {
-                // What the last launch allocated has not been freed.
+                // The last launch's allocations have not been freed.
                 return Err(INVALID_VALUE);
             }
         }
@@ -282,7 +282,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Does the operations of a graph after the work in `start`; gives the work at its ends.
+    /// Runs the operations of a graph after the work in `start`; returns the work at its ends.
     fn run_nodes(&self, nodes: &[ExecNode], context: u64, start: &[u64]) -> R<Vec<u64>> {
         let mut work: Vec<Vec<u64>> = Vec::with_capacity(nodes.len());
         let mut is_end = vec![true; nodes.len()];
@@ -358,7 +358,7 @@ impl Driver {
         Ok((0, 0))
     }
 
-    /// Changes one node of an instance; `check` sees the old and the new operation.
+    /// Changes a node of an instance; `check` gets the old and the new operation.
     fn set_op(&self, exec: u64, node: u64, op: R<Op>) -> R {
         let mut t = self.tables();
         let e = t.exec(exec)?;

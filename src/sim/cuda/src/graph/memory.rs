@@ -1,5 +1,5 @@
-//! Memory of graph nodes: the address is known when the node is made, the memory is taken when the
-//! graph is launched, and what is free stays with the device until the program trims it.
+//! Memory of graph nodes. The address is fixed when the node is made, the memory is taken at launch, and freed memory
+//! stays with the device until the program trims it.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -45,7 +45,7 @@ impl Drop for GraphVa {
     }
 }
 
-/// What graphs have on one device.
+/// Graph memory on one device.
 #[derive(Debug, Default)]
 pub(crate) struct GraphMemory {
     used: u64,
@@ -62,8 +62,7 @@ impl GraphVa {
 }
 
 impl Tables {
-    /// Whether a range lies in memory that the device can touch, or, for nodes of graphs, will be
-    /// able to touch when the graph runs.
+    /// Whether a range is in memory that the device can access, or, for graph nodes, can access when the graph runs.
     pub(crate) fn reaches(&self, addr: u64, len: u64, in_graph: bool) -> bool {
         self.memory.covers(addr, len)
             || in_graph
@@ -73,7 +72,7 @@ impl Tables {
                 })
     }
 
-    /// Addresses and lengths of the graph memory that lives.
+    /// Addresses and lengths of live graph memory.
     pub(crate) fn graph_memory(&self) -> Vec<(u64, u64)> {
         let all = self.graphs.memory.values();
         let live = all.flat_map(|m| m.live.values());
@@ -92,7 +91,6 @@ impl Tables {
 }
 
 impl Driver {
-    /// Takes the memory of an allocation node.
     pub(super) fn graph_alloc(&self, t: &mut Tables, va: &Arc<GraphVa>, context: u64) -> R {
         if t.memory.allocs.contains_key(&va.addr) {
             return Err(INVALID_VALUE);
@@ -116,7 +114,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Frees what [`Driver::graph_alloc`] took.
+    /// Frees the memory of [`Driver::graph_alloc`].
     pub(crate) fn graph_free(&self, t: &mut Tables, addr: u64, device: usize) {
         t.memory.allocs.remove(&addr);
         t.memory.unmap(addr);

@@ -1,4 +1,4 @@
-//! Adding nodes, and their parameters.
+//! Adding nodes and changing their parameters.
 
 use super::params::{AllocParams, HostParams, KernelParams, KernelParams2, NodeParams, host_op};
 use crate::code::{INVALID_VALUE, R};
@@ -8,7 +8,7 @@ use crate::ffi::{In, Out, export};
 use crate::graph::Edge;
 use crate::op::Op;
 
-/// Where a new node goes, and where its handle does.
+/// Where a new node goes, and where to write its handle.
 struct Place {
     out: Out<u64>,
     graph: u64,
@@ -35,14 +35,14 @@ fn plain(p: KernelParams) -> KernelParams2 {
     }
 }
 
-/// Gives something of a node's operation.
+/// Returns a value from a node's operation.
 fn ask<T>(d: &Driver, node: u64, out: Out<T>, f: impl FnOnce(&Op) -> Option<T>) -> R {
     out.check()?;
     let t = d.tables();
     out.set(f(&t.node(node)?.op).ok_or(INVALID_VALUE)?)
 }
 
-/// Gives a node another operation of the same kind.
+/// Replaces a node's operation by another of the same kind.
 fn replace(d: &Driver, node: u64, op: R<Op>) -> R {
     let kind = d.tables().node(node)?.op.node_type();
     let op = op?;

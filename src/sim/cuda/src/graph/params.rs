@@ -58,7 +58,7 @@ pub(super) struct AllocParams {
     addr: u64,
 }
 
-/// `CUgraphNodeParams`; what follows the head depends on the type.
+/// `CUgraphNodeParams`; the part after the head depends on the type.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub(super) struct NodeParams {
@@ -68,11 +68,11 @@ pub(super) struct NodeParams {
     tail: u64,
 }
 
-/// Distance of the union from the start of [`NodeParams`].
+/// Offset of the union in [`NodeParams`].
 const UNION: u64 = 16;
 
 impl AllocParams {
-    /// The same, with the address that the node got.
+    /// The same parameters with the node's address.
     pub(super) fn at(self, addr: u64) -> AllocParams {
         AllocParams { addr, ..self }
     }
@@ -154,13 +154,13 @@ impl Driver {
         Ok(Op::Alloc(Arc::new(va)))
     }
 
-    /// The operation that a node's parameters of any type describe.
+    /// The operation of a node's parameters of any type.
     pub(super) fn any_op(&self, params: Out<NodeParams>) -> R<Op> {
         let kind = In::<u32>::from_addr(params.addr()).get()?;
         let at = params.addr() + UNION;
         match kind {
             0 => self.kernel_op(&In::from_addr(at).get()?),
-            // Flags and the context stand before the copy.
+            // Flags and context precede the copy.
             1 => self.copy_op(In::from_addr(at + 16).get()?),
             2 => self.fill_op(In::from_addr(at).get()?),
             3 => host_op(&In::from_addr(at).get()?),
@@ -185,7 +185,7 @@ impl Driver {
         }
     }
 
-    /// A copy of a graph to lie inside a node.
+    /// A copy of a graph for use inside a node.
     pub(super) fn child_op(&self, graph: u64) -> R<Op> {
         let mut t = self.tables();
         t.graph(graph)?;
@@ -206,7 +206,7 @@ pub(super) fn host_op(p: &HostParams) -> R<Op> {
 }
 
 impl Kernel {
-    /// The parameters as the driver hands them out: the values are the node's own.
+    /// The parameters as the driver returns them; the pointers are to the node's own values.
     pub(super) fn node_params(&self) -> KernelParams2 {
         KernelParams2 {
             first: KernelParams {

@@ -1,4 +1,4 @@
-//! Making graphs, and questions about their nodes and edges.
+//! Making graphs, and queries of their nodes and edges.
 
 use super::{Edge, Node, fill_list};
 use crate::code::{INVALID_VALUE, LOSSY_QUERY, NOT_SUPPORTED, R};
@@ -26,7 +26,7 @@ impl Op {
 
 type EdgeList = Vec<(u64, u64, Edge)>;
 
-/// Writes what the edges say. A caller who has no room for it must not be able to miss anything.
+/// Writes the edges' data. A query without room for data fails if an edge has any.
 fn edge_data(edges: &EdgeList, data: Out<Edge>, room: usize) -> R {
     if data.is_null() {
         if edges.iter().any(|e| e.2 != Edge::default()) {
@@ -73,7 +73,7 @@ fn dependencies(d: &Driver, node: u64, out: Out<u64>, data: Out<Edge>, count: Ou
     fill_list(out, count, &far).map(drop)
 }
 
-/// What adding and removing edges takes.
+/// Arguments for adding and removing edges.
 struct Pairs {
     from: In<u64>,
     to: In<u64>,
@@ -116,7 +116,7 @@ impl Pairs {
 
     fn remove(&self, t: &mut Tables, graph: u64) -> R {
         let list = self.list(t, graph)?;
-        // Edges and nodes of graphs with memory nodes stay.
+        // Graphs with memory nodes keep their edges and nodes.
         if t.has_memory(graph) {
             return Err(NOT_SUPPORTED);
         }

@@ -8,7 +8,7 @@ use gshare_sim_ptx::{DeviceMemory, MemFault};
 /// The memory of a running kernel.
 pub(crate) struct KernelMemory {
     pub ranges: Arc<Vec<(u64, u64)>>,
-    /// The range of the last access: kernels stay in one for long.
+    /// The range of the last access: kernels mostly stay in one range.
     pub last: (u64, u64),
 }
 

@@ -1,4 +1,4 @@
-//! What needs a process of its own: the devices that it sees.
+//! Tests that need a process of their own, because of the devices that it sees.
 
 use std::ffi::CString;
 use std::path::PathBuf;
@@ -18,7 +18,7 @@ impl Station {
         Station(dir, board)
     }
 
-    /// Runs this test again, in a child on the workstation.
+    /// Runs this test again in a child on the workstation.
     fn run(&self, test: &str, variables: &[(&str, &str)]) {
         let mut c = Command::new(std::env::current_exe().expect("own path"));
         c.args(["--exact", &format!("children::{test}"), "--nocapture"]);
@@ -68,7 +68,7 @@ fn visible_devices() {
             test,
             &[("GSHARE_SIM_BOARD", "/nonexistent"), ("EXPECT", "none")],
         );
-        // Nodes decide first: what is not there cannot be opened.
+        // Nodes decide first: an absent node cannot be opened.
         let dev = s.0.join("dev");
         std::fs::create_dir(&dev).expect("dev");
         s.run(test, &[("EXPECT", "none")]);
@@ -102,7 +102,7 @@ fn visible_devices() {
     assert_eq!(names.join(" "), expect);
 }
 
-/// A device node that no driver serves; false where that is not permitted.
+/// Makes a device node without a driver; false if that is not permitted.
 fn make_node(path: &std::path::Path) -> bool {
     let path = CString::new(path.to_str().expect("path")).expect("path");
     // Major 240 is for local use.

@@ -1,4 +1,4 @@
-//! Graphs and work behind host functions: what the board's time and the results make of them.
+//! Graphs and work behind host functions: their results, and their times on the board.
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -119,7 +119,7 @@ fn branches_of_a_graph_run_side_by_side() {
         let s = stream(1);
         let (a, b) = (stream(1), stream(1));
         let (fork, join) = (event(), event());
-        // Captured: one kernel, then two branches of one and two, each of 5 ms.
+        // Captured: one kernel, then two branches of one and two kernels of 5 ms each.
         ok!(cuStreamBeginCapture_v2(a, 0u32));
         assert_eq!(launch(f, 1, 32, a, &mut []), 0);
         ok!(cuEventRecord(fork, a));
@@ -139,7 +139,7 @@ fn branches_of_a_graph_run_side_by_side() {
         assert_eq!(cu!(cuStreamQuery(s)), 600);
         ok!(cuStreamSynchronize(s));
         close(elapsed(start, end), 15.0);
-        // An instance comes after its own last launch, also in another stream.
+        // An instance runs after its own last launch, also in another stream.
         ok!(cuEventRecord(start, s));
         ok!(cuGraphLaunch(e, s));
         ok!(cuGraphLaunch(e, b));

@@ -20,7 +20,7 @@ fn run_triple(f: u64, n: u32) {
     assert_eq!(download::<u32>(out, n as usize), expect);
 }
 
-/// As all memory does.
+/// The same holds for all memory.
 #[test]
 fn variables_cost_the_host_what_is_touched_of_them() {
     let _c = Context::on(1);

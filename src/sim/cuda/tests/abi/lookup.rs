@@ -1,4 +1,4 @@
-//! Symbols and how they are looked up.
+//! Symbols and their look-up.
 
 use std::collections::BTreeSet;
 use std::ffi::CString;
@@ -17,7 +17,7 @@ fn exported() -> BTreeSet<String> {
         .collect()
 }
 
-/// What `cuGetProcAddress` gives: code, address, status.
+/// Result of `cuGetProcAddress`: code, address, status.
 fn ask(name: &str, version: i32, flags: u64) -> (u32, u64, u32) {
     let name = CString::new(name).expect("name");
     let (mut p, mut status) = (1u64, 99u32);
@@ -62,14 +62,14 @@ fn every_exported_function_is_found_by_its_base_name() {
             .filter(|p| p.0 == base && p.2 == twin)
             .map(|p| p.1)
             .max();
-        // In CUDA 12 this name stands for the function with flags.
+        // In CUDA 12 this name means the function with flags.
         if newest != Some(generation) || base == "cuGraphInstantiate" {
             continue;
         }
         let flags = if twin { 2 } else { 1 };
         let found = ask(base, 13_050, flags);
         assert_eq!(found, (0, address(name), 0), "{name} by {base}");
-        // Without a twin, the plain function answers for the per-thread stream as well.
+        // Without a twin, the plain function serves the per-thread stream, too.
         let has_twin = names.iter().any(|n| parts(n).0 == base && parts(n).2);
         if !has_twin {
             assert_eq!(ask(base, 13_050, 2), (0, address(name), 0), "{name}");
@@ -112,7 +112,7 @@ fn versions_choose_among_generations() {
     assert_eq!(ask("cuMemcpyHtoD", 13_000, 2), (0, twin, 0));
     let plain = address("cuMemcpyHtoD_v2");
     assert_eq!(ask("cuMemcpyHtoD", 13_000, 1), (0, plain, 0));
-    // A twin is newer than the function itself, and who asks for twins gets nothing else.
+    // A twin is newer than the function itself, and a program that asks for twins gets no plain function.
     assert_eq!(ask("cuMemcpyHtoD", 6_000, 2), (0, 0, 2));
     let name = c"cuTexObjectCreate";
     let mut p = 1u64;

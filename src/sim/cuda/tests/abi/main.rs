@@ -1,4 +1,4 @@
-//! The shared object as a C program sees it: loaded with dlopen, called through its symbols.
+//! The shared object as a C program uses it: loaded with dlopen, called through its symbols.
 #![allow(unsafe_code, reason = "calls a C interface")]
 
 mod children;

@@ -1,4 +1,4 @@
-//! Memory of all families: accounting by the board, and refusals. What the calls do is in the list of `tests/device`.
+//! Memory of all families: accounting on the board, and refusals. `tests/device` checks the calls themselves.
 
 use std::ffi::c_void;
 
@@ -13,7 +13,7 @@ fn info() -> (usize, usize) {
     (free, total)
 }
 
-/// Bytes that this process has on the GPU, by the board.
+/// Bytes of this process on the GPU, as the board counts them.
 fn on_board(gpu: usize) -> u64 {
     let seen = workstation().board.snapshot();
     let own = seen.gpus[gpu].processes.iter();
@@ -22,7 +22,7 @@ fn on_board(gpu: usize) -> u64 {
         .sum()
 }
 
-/// Tests of accounting have a GPU each: 0 for this one, 2 for all others of this file.
+/// Tests of accounting have a GPU each: 0 for this test, 2 for all others of this file.
 #[test]
 fn accounting_to_the_byte() {
     let model = Model::by_slug("rtx4090").expect("model");
@@ -43,7 +43,7 @@ fn accounting_to_the_byte() {
     assert_eq!(cu!(cuMemAlloc_v2(&raw mut p, (2 * MIB) as usize)), 2);
     assert_eq!(p, 77, "a failed call must not touch its result");
     ok!(cuMemFree_v2(rest));
-    // What is left of the small block can still be had.
+    // The rest of the small block is still available.
     assert_eq!(cu!(cuMemAlloc_v2(&raw mut p, free + 1)), 2);
     for p in [small, second] {
         ok!(cuMemFree_v2(p));
@@ -63,7 +63,7 @@ fn managed_memory_is_not_the_devices() {
     let mut managed = 0u64;
     ok!(cuMemAllocManaged(&raw mut managed, 1usize << 40, 1u32));
     assert!(on_board(2) <= before + (600 << 20));
-    // SAFETY: managed memory is the process's own.
+    // SAFETY: managed memory belongs to the process.
     unsafe { (managed as *mut u64).add(1000).write(42) };
     assert_eq!(download::<u64>(managed + 8000, 1), [42]);
     ok!(cuMemFree_v2(managed));

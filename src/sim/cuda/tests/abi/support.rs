@@ -6,8 +6,8 @@ use std::sync::OnceLock;
 
 use gshare_sim_board::{Board, BoardSpec, Preset};
 
-/// Calls a driver function: `cu!(cuInit(0u32))` gives its result code. The types of the arguments
-/// must be those of the C function.
+/// Calls a driver function: `cu!(cuInit(0u32))` returns its result code. The types of the arguments must be those of
+/// the C function.
 #[macro_export]
 macro_rules! cu {
     ($name:ident($($arg:expr),* $(,)?)) => {{
@@ -16,7 +16,7 @@ macro_rules! cu {
     }};
 }
 
-/// The same, and it must succeed.
+/// The same for a call that must succeed.
 #[macro_export]
 macro_rules! ok {
     ($name:ident($($arg:expr),* $(,)?)) => {
@@ -63,7 +63,7 @@ pub(crate) struct Workstation {
     handle: usize,
 }
 
-/// The driver's shared object as cargo has built it for this test.
+/// The driver's shared object that cargo built for this test.
 pub(crate) fn built() -> PathBuf {
     let exe = std::env::current_exe().expect("own path");
     let path = exe.with_file_name("libgshare_sim_cuda.so");
@@ -71,7 +71,7 @@ pub(crate) fn built() -> PathBuf {
     path
 }
 
-/// Lays out a workstation with one RTX 4090 and two H100.
+/// Sets up a workstation with one RTX 4090 and two H100.
 pub(crate) fn lay_out(dir: &Path) -> Board {
     std::fs::create_dir_all(dir.join("lib")).expect("directory");
     std::fs::copy(built(), dir.join("lib/libcuda.so.1")).expect("copy");
@@ -102,7 +102,7 @@ fn dlerror() -> String {
     unsafe { CStr::from_ptr(p) }.to_string_lossy().into_owned()
 }
 
-/// The directory that goes when the tests have run.
+/// The directory to remove after the tests.
 static TEMPORARY: OnceLock<PathBuf> = OnceLock::new();
 
 extern "C" fn remove_temporary() {
@@ -111,7 +111,7 @@ extern "C" fn remove_temporary() {
     }
 }
 
-/// The directory that a parent test has laid out, in a child; else one of this process.
+/// In a child, the directory that a parent test has set up; else a new directory of this process.
 pub(crate) fn workstation() -> &'static Workstation {
     static ONE: OnceLock<Workstation> = OnceLock::new();
     ONE.get_or_init(|| {
@@ -136,7 +136,6 @@ pub(crate) fn workstation() -> &'static Workstation {
     })
 }
 
-/// The address of a driver function.
 pub(crate) fn symbol(name: &str) -> *mut c_void {
     let c = CString::new(name).expect("name");
     // SAFETY: the handle is open for the process's life.
@@ -145,7 +144,7 @@ pub(crate) fn symbol(name: &str) -> *mut c_void {
     p
 }
 
-/// A context of its own for a test, current on the calling thread.
+/// A context for one test, current on the calling thread.
 pub(crate) struct Context {
     pub handle: u64,
 }
@@ -165,21 +164,18 @@ impl Drop for Context {
     }
 }
 
-/// Device memory of `bytes` bytes.
 pub(crate) fn alloc(bytes: usize) -> u64 {
     let mut p = 0u64;
     ok!(cuMemAlloc_v2(&raw mut p, bytes));
     p
 }
 
-/// Copies values to new device memory.
 pub(crate) fn upload<T>(values: &[T]) -> u64 {
     let p = alloc(size_of_val(values));
     ok!(cuMemcpyHtoD_v2(p, values.as_ptr(), size_of_val(values)));
     p
 }
 
-/// Copies values from device memory.
 pub(crate) fn download<T: Default + Clone>(from: u64, count: usize) -> Vec<T> {
     let mut values = vec![T::default(); count];
     let bytes = size_of_val(&values[..]);
@@ -187,7 +183,6 @@ pub(crate) fn download<T: Default + Clone>(from: u64, count: usize) -> Vec<T> {
     values
 }
 
-/// Loads PTX and finds a kernel.
 pub(crate) fn kernel(ptx: &str, name: &str) -> u64 {
     let text = CString::new(ptx).expect("ptx");
     let name = CString::new(name).expect("name");
@@ -201,7 +196,7 @@ pub(crate) fn kernel(ptx: &str, name: &str) -> u64 {
     function
 }
 
-/// Launches a kernel on a stream with these parameters; gives the result code.
+/// Launches a kernel on a stream with these parameters; returns the result code.
 pub(crate) fn launch(
     f: u64,
     grid: u32,
@@ -216,7 +211,7 @@ pub(crate) fn launch(
     ))
 }
 
-/// `out[i] = 3 * in[i] + i` over 32-bit integers; and kernels whose time the registry sets.
+/// `out[i] = 3 * in[i] + i` over 32-bit integers, and kernels whose duration comes from the board's file.
 pub(crate) const PTX: &str = r"
 .version 8.0
 .target sm_80

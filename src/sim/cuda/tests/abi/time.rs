@@ -1,4 +1,4 @@
-//! Streams and events: what the board's time makes of them.
+//! Streams and events: their times on the board.
 
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use crate::support::{Context, PTX, alloc, kernel, launch};
 use crate::{cu, ok};
 
-/// These tests measure: one at a time, on a GPU that no other test launches on.
+/// Tests that measure run one at a time, on a GPU that no other test launches on.
 pub(crate) fn alone() -> (MutexGuard<'static, ()>, Context, u64) {
     static ONE: Mutex<()> = Mutex::new(());
     let guard = ONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -16,8 +16,8 @@ pub(crate) fn alone() -> (MutexGuard<'static, ()>, Context, u64) {
     (guard, c, f)
 }
 
-/// Does what measures on a GPU of its own, and once more where a figure is wrong: on a busy machine a launch may come late
-/// by any time, seldom five times in a row.
+/// Measures on a GPU without other work, and again after a wrong figure, up to five times: on a busy machine a launch
+/// may be late by any time, but seldom five times in a row.
 pub(crate) fn measured(what: impl Fn(u64)) {
     let (_one, _c, f) = alone();
     for again in (0..5).rev() {
@@ -48,8 +48,7 @@ pub(crate) fn elapsed(start: u64, end: u64) -> f32 {
     ms
 }
 
-/// Within what rounding, a neighbour's context on the same GPU and a busy machine, on which a launch
-/// may come late, can explain.
+/// Checks within the error of rounding, a neighbour's context on the same GPU and late launches of a busy machine.
 pub(crate) fn close(ms: f32, expect: f32) {
     assert!(
         (-1.0..3.0).contains(&(ms - expect)),
@@ -104,7 +103,7 @@ fn many_streams_before_one_legacy_launch() {
     assert_eq!(launch(f, 1, 32, 0, &mut []), 0);
     ok!(cuEventRecord(end, 0u64));
     ok!(cuStreamSynchronize(0u64));
-    // Side by side, then the last: far from the 60 ms of a queue, whatever launching costs.
+    // Side by side, then the last: far from the 60 ms of a queue, whatever the launch costs.
     let ms = elapsed(start, end);
     assert!((9.9..30.0).contains(&ms), "{ms} ms");
 }
@@ -127,7 +126,7 @@ fn a_long_queue_makes_launches_wait_and_nothing_is_lost() {
     );
 }
 
-/// A copy takes its bytes' time in its stream, beside kernels of others; the call returns before.
+/// A copy takes time in its stream, beside kernels of other streams; the call returns earlier.
 #[test]
 fn long_copies_take_time_in_their_stream() {
     const BYTES: usize = 64 << 20;
@@ -137,27 +136,27 @@ fn long_copies_take_time_in_their_stream() {
         let mut host = std::ptr::null_mut::<c_void>();
         ok!(cuMemHostAlloc(&raw mut host, BYTES, 0u32));
         let (a, b) = (alloc(BYTES), alloc(BYTES));
-        // Touched once, so that the kernel's page faults are over.
+        // Touches the memory once, so that the kernel has handled its page faults.
         ok!(cuMemcpyHtoDAsync_v2(a, host, BYTES, s));
         ok!(cuMemcpyDtoDAsync_v2(b, a, BYTES, s));
         ok!(cuCtxSynchronize());
         let begun = std::time::Instant::now();
         ok!(cuMemcpyHtoD_v2(a, host, BYTES));
         let took = begun.elapsed().as_secs_f32() * 1e3;
-        // 64 MiB at 2 GB/s are 33.6 ms: the call that waits takes at least that.
+        // 64 MiB at 2 GB/s are 33.6 ms: the synchronous call takes at least that.
         assert!(took > 33.5, "{took} ms");
         assert_eq!(launch(f, 10, 128, t, &mut []), 0);
         ok!(cuMemcpyHtoDAsync_v2(a, host, BYTES, s));
         assert_eq!(cu!(cuStreamQuery(s)), 600, "it is under way");
         ok!(cuStreamSynchronize(s));
-        // Between events; within the device it is much faster.
+        // Between events; a copy on the device is much faster.
         ok!(cuMemcpyHtoDAsync_v2(a, host, BYTES, s));
         ok!(cuEventRecord(start, s));
         ok!(cuMemsetD8Async(b, 7u32, BYTES, s));
         ok!(cuEventRecord(end, s));
         ok!(cuStreamSynchronize(s));
         close(elapsed(start, end), 0.04);
-        // Short ones are over at once.
+        // Short copies are over at once.
         ok!(cuMemcpyHtoDAsync_v2(a, host, 4096usize, s));
         assert_eq!(cu!(cuStreamQuery(s)), 0);
         ok!(cuMemFree_v2(a));
@@ -172,7 +171,7 @@ fn a_pair_of_events_measures_the_way_of_a_launch_on_an_idle_stream_only() {
         let s = stream(1);
         let (idle, first, second) = (event(), event(), event());
         ok!(cuEventRecord(idle, s));
-        // The record itself has to reach the GPU, and takes time there.
+        // The record itself has to reach the GPU and takes time there.
         assert_eq!(cu!(cuEventQuery(idle)), 600);
         ok!(cuStreamSynchronize(s));
         assert_eq!(launch(f, 10, 128, s, &mut []), 0);
@@ -180,9 +179,9 @@ fn a_pair_of_events_measures_the_way_of_a_launch_on_an_idle_stream_only() {
         assert_eq!(launch(f, 10, 128, s, &mut []), 0);
         ok!(cuEventRecord(second, s));
         ok!(cuStreamSynchronize(s));
-        // 2 to 4 us of way and 1 us of the record's own, beside the 5 ms and what this thread did in between.
+        // 2 to 4 us of latency and 1 us for the record itself, beside the 5 ms and this thread's own time.
         assert!(elapsed(idle, first) >= 5.003, "{}", elapsed(idle, first));
-        // Behind other work there is no way: the kernel and the record.
+        // After other work the latency is hidden: only the kernel and the record count.
         let behind = elapsed(first, second);
         assert!((behind - 5.001).abs() < 1e-4, "{behind}");
     });

@@ -1,4 +1,4 @@
-//! Functions that the driver exports and that these devices, or this simulation, do not support.
+//! Functions that the driver exports and that these devices or this simulation do not support.
 
 use crate::abi::{Handle, export};
 use crate::code::Code;
@@ -22,7 +22,7 @@ macro_rules! absent_from_system {
     )*} };
 }
 
-// Their first argument is a device; the others are not looked at.
+// Their first argument is a device; the others are ignored.
 absent! {
     nvmlDeviceClearAccountingPids, nvmlDeviceClearCpuAffinity, nvmlDeviceClearEccErrorCounts,
     nvmlDeviceClearFieldValues, nvmlDeviceFreezeNvLinkUtilizationCounter,

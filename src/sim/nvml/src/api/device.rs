@@ -61,7 +61,7 @@ fn performance_state(gpu: &GpuSnapshot) -> u32 {
     if is_awake(gpu) { 0 } else { 8 }
 }
 
-/// Bit 0: idle. The simulation never throttles.
+/// Bit 0: idle. Other reasons are injected only.
 fn clock_reasons(gpu: &GpuSnapshot) -> u64 {
     u64::from(!is_awake(gpu)) | gpu.health.clock_reasons
 }
@@ -69,7 +69,7 @@ fn clock_reasons(gpu: &GpuSnapshot) -> u64 {
 /// `NVML_FI_DEV_GET_GPU_RECOVERY_ACTION`.
 const RECOVERY_ACTION: u32 = 230;
 
-/// Memory errors of a kind: 0 corrected, 1 not.
+/// Memory errors of a kind: 0 corrected, 1 uncorrected.
 fn ecc_errors(gpu: &GpuSnapshot, kind: u32) -> u64 {
     if kind == 0 {
         gpu.health.ecc_corrected
@@ -103,7 +103,7 @@ fn link(handle: Handle, link: u32) -> Result<(), Code> {
 }
 
 export! {
-    /// `gpu` is time busy; the board has no memory traffic, for which half of that stands in.
+    /// `gpu` is the busy time; `memory` is half of that, as the board has no memory traffic.
     fn nvmlDeviceGetUtilizationRates(handle: Handle, out: Out<Utilization>) {
         give(handle, out, |gpu| {
             let busy = load(gpu)?.busy;
@@ -140,7 +140,7 @@ export! {
             Ok(Temperature { temperature: temperature_c(gpu)?.cast_signed(), ..asked })
         })
     }
-    /// Shutdown, slowdown, memory, GPU: degrees Celsius.
+    /// Thresholds in degrees Celsius: shutdown, slowdown, memory, GPU.
     fn nvmlDeviceGetTemperatureThreshold(handle: Handle, kind: u32, out: Out<u32>) {
         give(handle, out, |gpu| match kind {
             0 => Ok(95),
@@ -224,7 +224,7 @@ export! {
     fn nvmlDeviceGetDefaultEccMode(handle: Handle, out: Out<u32>) {
         give(handle, out, |gpu| ecc_is_on(gpu).map(u32::from))
     }
-    /// The simulation's memory has no errors; without error correction nobody would count them.
+    /// Errors of the simulation's memory are injected only; without ECC the counters are not supported.
     fn nvmlDeviceGetTotalEccErrors(handle: Handle, kind: u32, counter: u32, out: Out<u64>) {
         give(handle, out, |gpu| match (kind, counter) {
             (0 | 1, 0 | 1) if ecc_is_on(gpu)? => Ok(ecc_errors(gpu, kind)),
@@ -268,7 +268,7 @@ export! {
     fn nvmlDeviceGetCurrPcieLinkWidth(handle: Handle, out: Out<u32>) { give(handle, out, |_| Ok(16)) }
     fn nvmlDeviceGetMaxPcieLinkWidth(handle: Handle, out: Out<u32>) { give(handle, out, |_| Ok(16)) }
     fn nvmlDeviceGetPcieReplayCounter(handle: Handle, out: Out<u32>) { give(handle, out, |_| Ok(0)) }
-    /// The links of the simulated workstation lead nowhere.
+    /// The simulated links have no remote end.
     fn nvmlDeviceGetNvLinkState(handle: Handle, number: u32, out: Out<u32>) {
         link(handle, number)?;
         out.set(0)

@@ -1,4 +1,4 @@
-//! Event sets: Xid errors of the board, as they are raised.
+//! Event sets: Xid errors of the board.
 
 use std::collections::HashMap;
 use std::ffi::c_void;
@@ -14,10 +14,10 @@ use crate::session::{self, device};
 
 /// `nvmlEventTypeXidCriticalError`
 const XID: u64 = 8;
-/// How often a waiter looks at the board.
+/// Time between a waiter's reads of the board.
 const POLL: Duration = Duration::from_millis(10);
 
-/// Per device, how many Xid events were seen.
+/// Number of Xid events already seen, per device.
 type Watch = HashMap<usize, u64>;
 
 static SETS: Mutex<Option<HashMap<usize, Watch>>> = Mutex::new(None);
@@ -31,7 +31,7 @@ fn with_set<R>(set: Handle, f: impl FnOnce(&mut Watch) -> R) -> Result<R, Code> 
     with_sets(|sets| sets.get_mut(&(set.0 as usize)).map(f)).ok_or(Code::INVALID_ARGUMENT)
 }
 
-/// The first event that the set has not given out yet: device, Xid.
+/// The set's next event: device, Xid.
 fn next(watch: &mut Watch, snapshot: &BoardSnapshot) -> Result<Option<(usize, u64)>, Code> {
     let mut lost = false;
     for (index, seen) in watch.iter_mut() {
@@ -40,7 +40,7 @@ fn next(watch: &mut Watch, snapshot: &BoardSnapshot) -> Result<Option<(usize, u6
         };
         lost |= gpu.lost;
         if gpu.xid_count > *seen {
-            // The board keeps only the latest; what has gone by is gone.
+            // The board keeps only the latest events; older ones are lost.
             let kept = gpu.xids.len() as u64;
             let oldest = gpu.xid_count - kept;
             let number = (*seen).max(oldest);
@@ -88,7 +88,7 @@ export! {
     }
     fn nvmlEventSetFree(set: Handle) {
         with_sets(|sets| sets.remove(&(set.0 as usize))).ok_or(Code::INVALID_ARGUMENT)?;
-        // SAFETY: the table held it, so nvmlEventSetCreate made it and nobody has freed it.
+        // SAFETY: the table contained it, so nvmlEventSetCreate made it and it was not freed.
         drop(unsafe { Box::from_raw(set.0.cast::<u8>()) });
         Ok(())
     }

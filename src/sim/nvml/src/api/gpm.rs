@@ -1,4 +1,4 @@
-//! GPU performance metrics: SM activity and occupancy between two samples, on models that have them.
+//! GPU performance metrics: SM activity and occupancy between two samples, on models that support them.
 
 use std::collections::HashMap;
 use std::ffi::CStr;
@@ -19,7 +19,7 @@ struct Sample {
     warp: u64,
 }
 
-/// Samples that were allocated, by handle; `None` until filled.
+/// Allocated samples by handle; `None` until filled.
 static SAMPLES: Mutex<Option<HashMap<usize, Option<Sample>>>> = Mutex::new(None);
 
 fn with_samples<R>(f: impl FnOnce(&mut HashMap<usize, Option<Sample>>) -> R) -> R {
@@ -32,7 +32,7 @@ fn sample(handle: Handle) -> Result<Sample, Code> {
         .ok_or(Code::INVALID_ARGUMENT)
 }
 
-/// Fills a sample that was allocated.
+/// Fills an allocated sample.
 fn keep(into: Handle, taken: Sample) -> Result<(), Code> {
     with_samples(|samples| match samples.get_mut(&(into.0 as usize)) {
         Some(sample) => {
@@ -46,7 +46,7 @@ fn keep(into: Handle, taken: Sample) -> Result<(), Code> {
 /// Names and unit of a metric.
 type Names = [&'static CStr; 3];
 
-/// Value in percent and names of a metric, where the simulation has it.
+/// Value in percent and names of a metric, if the simulation has it.
 fn metric(
     id: u32,
     first: &Sample,
@@ -93,7 +93,7 @@ export! {
         if out.is_null() {
             return Err(Code::INVALID_ARGUMENT);
         }
-        // The handle is the address of a byte that is the caller's until it frees the sample.
+        // The handle is the address of a byte that the caller owns until it frees the sample.
         let address = Box::into_raw(Box::new(0u8));
         with_samples(|samples| samples.insert(address as usize, None));
         out.set(Handle(address.cast()))
@@ -103,7 +103,7 @@ export! {
             return Ok(());
         }
         with_samples(|samples| samples.remove(&(handle.0 as usize))).ok_or(Code::INVALID_ARGUMENT)?;
-        // SAFETY: the table held it, so nvmlGpmSampleAlloc made it and nobody has freed it.
+        // SAFETY: the table contained it, so nvmlGpmSampleAlloc made it and it was not freed.
         drop(unsafe { Box::from_raw(handle.0.cast::<u8>()) });
         Ok(())
     }

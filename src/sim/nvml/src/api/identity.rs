@@ -1,4 +1,4 @@
-//! Finding devices, and what they are.
+//! Finding devices, and their fixed properties.
 
 use std::ffi::c_char;
 
@@ -24,18 +24,18 @@ fn by_index(index: u32, out: Out<Handle>) -> Result<(), Code> {
     out.set(session::open(&snapshot, index as usize)?)
 }
 
-/// GPUs without the instances, which the board keeps behind them.
+/// Number of GPUs, without the instances that follow them on the board.
 fn whole(snapshot: &BoardSnapshot) -> u32 {
     let whole = snapshot.gpus.iter().filter(|g| g.instance.is_none());
     whole.count() as u32
 }
 
-/// The instance that a handle stands for.
+/// The instance of a handle.
 fn instance(handle: Handle) -> Result<Instance, Code> {
     device(handle)?.gpu().instance.ok_or(Code::NOT_SUPPORTED)
 }
 
-/// Slices of compute of an instance, of all that its GPU has.
+/// Compute slices of an instance, and of its GPU.
 fn slices(gpu: &GpuSnapshot) -> (u32, u32) {
     let of = gpu.model.slug.split(':').next().unwrap_or("");
     let own = profiles(of).find(|p| gpu.model.slug.rsplit(':').next() == Some(p.name));
@@ -81,7 +81,7 @@ fn pci_v2(handle: Handle, out: Out<PciInfoV2>) -> Result<(), Code> {
     })
 }
 
-/// Hands a figure of the device to the caller.
+/// Returns a value of the device to the caller.
 fn give<T: Copy>(
     handle: Handle,
     out: Out<T>,
@@ -216,7 +216,7 @@ export! {
         let (first, second) = (device(first)?, device(second)?);
         out.set(i32::from(first.index == second.index))
     }
-    /// GPUs of the simulated workstation hang on one host bridge.
+    /// All GPUs of the simulated workstation are on one host bridge.
     fn nvmlDeviceGetTopologyCommonAncestor(first: Handle, second: Handle, out: Out<u32>) {
         let (first, second) = (device(first)?, device(second)?);
         out.set(if first.index == second.index { 0 } else { 30 })

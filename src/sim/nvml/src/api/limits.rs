@@ -31,7 +31,7 @@ const _: () = assert!(size_of::<SetLimits>() == 24 && size_of::<GetLimits>() == 
 
 /// `NVML_DEVICE_MEMORY_LIMIT_MAX`
 const MAX: u64 = u64::MAX;
-/// The first release that has them.
+/// The first release that supports them.
 const RELEASE: u32 = 615;
 
 fn supported() -> Result<(), Code> {

@@ -5,7 +5,7 @@ use crate::code::Code;
 use crate::layout::{Bar1Memory, Memory, MemoryV2, version};
 use crate::session::{self, device};
 
-/// How much of a divided GPU is in use only administrators learn.
+/// The device. Only administrators may read the use of a divided GPU.
 fn seen(handle: Handle) -> Result<session::Device, Code> {
     let device = device(handle)?;
     // SAFETY: geteuid has no preconditions.
@@ -16,7 +16,7 @@ fn seen(handle: Handle) -> Result<session::Device, Code> {
 }
 
 export! {
-    /// Here, as on a real driver, `used` includes what the driver keeps.
+    /// As on a real driver, `used` includes the driver's reserved memory.
     fn nvmlDeviceGetMemoryInfo(handle: Handle, out: Out<Memory>) {
         let device = seen(handle)?;
         let gpu = device.gpu();
@@ -38,7 +38,7 @@ export! {
             used: gpu.used,
         })
     }
-    /// A window of 256 MiB, of which the driver uses 2.
+    /// A window of 256 MiB; the driver uses 2 MiB.
     fn nvmlDeviceGetBAR1MemoryInfo(handle: Handle, out: Out<Bar1Memory>) {
         device(handle)?;
         out.set(Bar1Memory { total: 256 << 20, free: 254 << 20, used: 2 << 20 })

@@ -1,4 +1,4 @@
-//! Dividing GPUs (MIG): the mode, GPU instances and the one compute instance that each can have here.
+//! Dividing GPUs (MIG): the mode, GPU instances, and one compute instance per GPU instance.
 
 use gshare_sim_board::{BoardError, GpuSnapshot, MAX_GPUS, MigProfile, profiles};
 
@@ -7,7 +7,7 @@ use crate::code::Code;
 use crate::layout::{ComputeInfo, ComputeProfile, GpuInstanceInfo, GpuInstanceProfile, Placement};
 use crate::session::{self, Device, device};
 
-/// Handles of instances are addresses in here, by the row of the board.
+/// Handles of instances are addresses in these arrays, indexed by the board's row.
 static GPU_INSTANCES: [u8; MAX_GPUS] = [0; MAX_GPUS];
 static COMPUTE_INSTANCES: [u8; MAX_GPUS] = [0; MAX_GPUS];
 
@@ -15,7 +15,7 @@ fn handle(of: &'static [u8; MAX_GPUS], row: usize) -> Handle {
     Handle((&raw const of[row % MAX_GPUS]).cast_mut().cast())
 }
 
-/// The row of the board that a handle stands for, if there still is an instance.
+/// The board's row of a handle, if the instance still exists.
 fn row(of: &'static [u8; MAX_GPUS], handle: Handle) -> Result<(Device, usize), Code> {
     let row = (handle.0 as usize).wrapping_sub(of.as_ptr() as usize);
     let snapshot = session::snapshot()?;
@@ -45,7 +45,7 @@ fn code(error: &BoardError) -> Code {
     }
 }
 
-/// A device that can be divided, asked for by somebody who may do that.
+/// A device that supports MIG, for a caller who may divide it.
 fn divisible(handle: Handle) -> Result<Device, Code> {
     let device = device(handle)?;
     if !device.gpu().model.mig {
@@ -55,7 +55,7 @@ fn divisible(handle: Handle) -> Result<Device, Code> {
     Ok(device)
 }
 
-/// The profile behind one of the header's constants (`NVML_GPU_INSTANCE_PROFILE_*_SLICE`).
+/// The profile of a constant of the header (`NVML_GPU_INSTANCE_PROFILE_*_SLICE`).
 fn profile_at(gpu: &GpuSnapshot, constant: u32) -> Option<&'static MigProfile> {
     let (compute, twice, with) = match constant {
         0 => (1, false, ""),
@@ -92,7 +92,7 @@ fn own_profile(gpu: &GpuSnapshot) -> Result<&'static MigProfile, Code> {
     profiles(of).find(|p| p.name == name).ok_or(Code::NOT_FOUND)
 }
 
-/// The constant of a compute instance that is all of its GPU instance.
+/// The constant of a compute instance that fills its GPU instance.
 fn whole_compute(slices: u32) -> u32 {
     match slices {
         7 => 4,
@@ -100,7 +100,7 @@ fn whole_compute(slices: u32) -> u32 {
     }
 }
 
-/// Writes a list and how long it is.
+/// Writes a list and its length.
 fn give<T: Copy>(list: &[T], out: Out<T>, count: Out<u32>) -> Result<(), Code> {
     count.set(list.len() as u32)?;
     match list.is_empty() || out.is_null() {
@@ -173,7 +173,7 @@ export! {
             memory_mib: profile.mib,
         })
     }
-    /// The same whether or not the GPU is divided.
+    /// The answer does not depend on MIG mode.
     fn nvmlDeviceGetGpuInstancePossiblePlacements_v2(
         of: Handle, profile: u32, out: Out<Placement>, count: Out<u32>,
     ) {

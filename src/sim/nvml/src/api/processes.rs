@@ -1,4 +1,4 @@
-//! The processes that use a device, how much memory, and how much of its time.
+//! The processes that use a device, with their memory and their share of its time.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -13,12 +13,12 @@ use crate::layout::{
 };
 use crate::session::device;
 
-/// Programs that draw, by name: a display server has a graphics context only (type G), a desktop both (C+G).
-/// The simulation has no graphics; their contexts stand for it.
+/// Programs with graphics, by name: a display server has a graphics context only (type G), a desktop both (C+G). The
+/// simulation has no graphics; compute contexts of these programs stand for it.
 const SERVERS: [&str; 2] = ["Xorg", "Xwayland"];
 const DESKTOPS: [&str; 2] = ["gnome-shell", "kwin_wayland"];
 
-/// A process as NVML tells of it: one row, however many copies of the driver's library it has opened the GPU with
+/// A process's row in NVML: one per process, even if several copies of the driver's library have the GPU open
 /// (gpuFindClientInfoWithPidIterator of open-gpu-kernel-modules adds up all clients of a pid).
 struct Row {
     pid: u32,
@@ -26,7 +26,7 @@ struct Row {
     mps: bool,
     computes: bool,
     draws: bool,
-    /// Part of the last second or so.
+    /// Busy part of about the last second.
     busy: f64,
 }
 
@@ -54,7 +54,7 @@ fn rows(gpu: &GpuSnapshot) -> Vec<Row> {
     rows
 }
 
-/// Fills the caller's array, or says how long it should be.
+/// Fills the caller's array, or returns the needed length.
 fn list<T: Copy>(items: &[T], count: Out<u32>, array: Out<T>) -> Result<(), Code> {
     let room = count.get()?;
     count.set(items.len() as u32)?;
@@ -67,7 +67,7 @@ fn list<T: Copy>(items: &[T], count: Out<u32>, array: Out<T>) -> Result<(), Code
     array.fill(items)
 }
 
-/// Whose processes are asked for.
+/// Kinds of processes that a query lists.
 #[derive(Clone, Copy)]
 enum Kind {
     Compute,
@@ -122,28 +122,28 @@ fn list_v2(
     list(&infos, count, array)
 }
 
-/// Microseconds since 1970, as the driver stamps its samples.
+/// Microseconds since 1970, as in the driver's samples.
 pub(super) fn wall_us() -> u64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .map_or(0, |t| t.as_micros() as u64)
 }
 
-/// Pid and percent of time of each process that ran something lately.
+/// Pid and busy percentage of each process with recent work.
 fn active(gpu: &GpuSnapshot) -> Vec<(u32, u32)> {
     let rows = of_kind(gpu, Kind::Compute);
     let percents = rows.iter().map(|row| (row.pid, percent(row.busy)));
     percents.filter(|(_, busy)| *busy > 0).collect()
 }
 
-/// Between two samples of an unkind driver, and how many it keeps, in microseconds.
+/// Time in microseconds between two samples of a faulty driver, and the number of samples that it keeps.
 const SAMPLE_US: u64 = 20_000;
 const KEPT: u64 = 50;
-/// What such a driver gives in place of a percentage now and then (DCGM issue 83), and once in how many samples.
+/// A garbage percentage of such a driver (DCGM issue 83), and one in how many samples has it.
 const GARBAGE: (u32, u64) = (2_147_483_632, 200);
 
-/// Samples of an unkind driver: each names one process that was on the GPU then (ctrl2080perf.h of
-/// open-gpu-kernel-modules) with what the whole GPU did, one is seconds old whatever was asked for (go-nvml issue 51).
+/// Samples of a faulty driver. Each names one process that was on the GPU at the time (ctrl2080perf.h of
+/// open-gpu-kernel-modules) with the load of the whole GPU. One is seconds old whatever the request (go-nvml issue 51).
 fn sampled(active: &[(u32, u32)], now_us: u64, last_seen: u64) -> Vec<ProcessSample> {
     let all: u32 = active.iter().map(|(_, percent)| percent).sum();
     let sample = |pid, time_stamp, sm| ProcessSample {
@@ -236,7 +236,7 @@ export! {
         }
         Out::from_raw(asked.array).fill(&details)
     }
-    /// One sample for each process that ran in the last second or so.
+    /// One sample for each process that ran in about the last second.
     fn nvmlDeviceGetProcessUtilization(
         handle: Handle, samples: Out<ProcessSample>, count: Out<u32>, last_seen: u64,
     ) {

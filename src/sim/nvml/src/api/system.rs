@@ -6,7 +6,7 @@ use crate::abi::{Out, Text, export};
 use crate::code::Code;
 use crate::session;
 
-/// Version of NVML that goes with a driver: `13.` before the driver's own.
+/// NVML version of a driver: `13.` before the driver's own.
 fn nvml_version(driver: &str, cuda: u32) -> String {
     format!("{}.{driver}", cuda / 1000)
 }
@@ -47,7 +47,7 @@ export! {
 }
 
 /// `nvmlErrorString` of nvml.h.
-// SAFETY: the name is that of nvml.h, and the types have the layout it gives them.
+// SAFETY: nvml.h has this name, and the types have its layout.
 #[unsafe(no_mangle)]
 #[allow(non_snake_case, reason = "the C interface is given")]
 extern "C" fn nvmlErrorString(code: Code) -> *const c_char {

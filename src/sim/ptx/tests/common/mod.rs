@@ -1,9 +1,9 @@
-//! What the tests share: a flat device memory, parameter buffers, reading results.
+//! Shared by the tests: a flat device memory, parameter buffers, reading results.
 #![allow(dead_code, reason = "not every test binary uses all of it")]
 
 use gshare_sim_ptx::{DeviceMemory, LaunchConfig, MemFault, Module, Trap};
 
-/// Where the tests' memory begins.
+/// Start of the tests' memory.
 pub(crate) const BASE: u64 = 0x7f00_0000_0000;
 
 /// Bytes at `BASE`; everything else faults.
@@ -47,7 +47,7 @@ impl DeviceMemory for Flat {
     }
 }
 
-/// Gives every variable of the module memory with its initial value.
+/// Allocates and initialises every variable of the module.
 #[allow(clippy::unwrap_used, reason = "a test helper")]
 pub(crate) fn bind(module: &mut Module, memory: &mut Flat) {
     let globals = module.globals().to_vec();
@@ -97,7 +97,6 @@ pub(crate) fn launch(
     module.launch(kernel, &config, memory)
 }
 
-/// Launches one thread.
 pub(crate) fn launch_one(
     module: &Module,
     kernel: &str,
@@ -107,7 +106,7 @@ pub(crate) fn launch_one(
     launch(module, kernel, [1; 3], [1; 3], params, memory)
 }
 
-/// Runs a grid in one dimension to its end.
+/// Runs a one-dimensional grid to its end.
 #[allow(clippy::unwrap_used, reason = "a test helper")]
 pub(crate) fn run(
     module: &Module,
@@ -134,7 +133,7 @@ pub(crate) fn module(text: &str, memory: &mut Flat) -> Module {
     module
 }
 
-/// A parameter buffer: each value at a multiple of its size.
+/// A parameter buffer: each value is aligned to its size.
 #[derive(Default)]
 pub(crate) struct Params(pub(crate) Vec<u8>);
 

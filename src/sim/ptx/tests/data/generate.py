@@ -1,4 +1,4 @@
-"""Makes the PTX of the tests anew: python generate.py, with cuda-bindings, NVRTC and numba-cuda installed. No GPU."""
+"""Regenerates the PTX of the tests; run it here. Needs cuda-bindings, NVRTC and numba-cuda, but no GPU."""
 import sys, math
 from cuda.bindings import nvrtc
 def nv(name, src, arch="compute_89", opts=()):

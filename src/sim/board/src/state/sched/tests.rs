@@ -96,7 +96,7 @@ fn streams_of_one_context_run_side_by_side_while_sms_are_free() {
     let (mut s, a) = state(&["h100"]);
     let first = s.submit(a, &kernel(0, 1, 100, 1024, 100)).expect("ok");
     let second = s.submit(a, &kernel(0, 1, 32, 1024, 100)).expect("ok");
-    // No SM is left for the third until the others end.
+    // The third kernel gets no SM until the others end.
     let third = s.submit(a, &kernel(0, 1, 132, 1024, 100)).expect("ok");
     s.advance(100 * US);
     close(s.gpus[0].sm_ns, 132.0 * 100e3);
@@ -209,14 +209,14 @@ fn copies_run_beside_kernels_and_share_their_route() {
     let then = s.submit(b, &after(copy(0, 2, Route::OnDevice, 10), down));
     let then = then.expect("ok");
     s.advance(1_000 * US);
-    // The kernel has the SMs to itself; two copies up halve the way, the one down has its own.
+    // The kernel has the SMs to itself. Two copies up halve their route's rate; the copy down has its own route.
     assert_eq!(end(&s, k), Some(300));
     assert_eq!((end(&s, also), end(&s, up)), (Some(100), Some(150)));
     assert_eq!((end(&s, down), end(&s, then)), (Some(80), Some(90)));
     close(s.gpus[0].busy_ns, 300e3);
     let of = |id| s.uses().iter().find(|u| u.owner == id).expect("a row");
     close(of(a).work_ns, 300e3);
-    // Copies are work, though NVML does not call them use; half of the way counts half.
+    // NVML does not count copies as utilisation, but they are work. A copy at half rate counts half.
     assert_eq!(
         (of(b).busy_ns, of(b).copied, of(b).launched),
         (0.0, 4000, 0)
@@ -224,7 +224,7 @@ fn copies_run_beside_kernels_and_share_their_route() {
     close(of(b).work_ns, 80e3 + 10e3 + 10e3 * 0.5 + 50e3);
 }
 
-/// A state whose driver costs what these say.
+/// A state with one process and these driver costs.
 fn costly(slugs: &[&str], preset: Preset) -> (Box<State>, u64) {
     let (mut s, a) = state(slugs);
     s.head.preset = preset;
@@ -305,13 +305,13 @@ fn a_record_takes_gpu_time_of_its_stream_and_no_sm() {
     let k1 = s.submit(a, &kernel(0, 1, 132, 1024, 50)).expect("ok");
     let r = s.submit(a, &record(k1)).expect("ok");
     let k2 = s.submit(a, &after(kernel(0, 1, 1, 32, 50), r)).expect("ok");
-    // Another stream has all SMs meanwhile.
+    // Another stream has all SMs in the meantime.
     s.submit(a, &kernel(0, 1, 264, 1024, 200)).expect("ok");
     s.advance(1_000 * US);
     assert_eq!((end(&s, k1), end(&s, r)), (Some(50), Some(51)));
     assert_eq!(end(&s, k2), Some(101));
     assert_eq!(s.uses[0].launched, 3);
-    // Without a cost it is a marker.
+    // Without a cost a record is a marker.
     let (mut s, a) = costly(&["h100"], SLICES);
     let r = s.submit(a, &record(0)).expect("ok");
     s.advance(US);
@@ -330,10 +330,10 @@ fn slices_end_after_two_milliseconds_and_changes_cost() {
     s.advance(500 * US);
     let tb = s.submit(b, &kernel(0, 2, 132, 1024, 300)).expect("ok");
     s.advance(2_050 * US);
-    // Nothing runs while the GPU changes.
+    // Nothing runs during a switch.
     close(s.gpus[0].busy_ns, 2_000e3);
     s.advance(20_000 * US);
-    // a until 2000, b from 2100 until 2400, a again from 2500 for the 3000 that are left.
+    // a until 2000, b from 2100 until 2400, a again from 2500 for the remaining 3000.
     assert_eq!((end(&s, ta), end(&s, tb)), (Some(5_500), Some(2_400)));
     assert_eq!(s.gpus[0].switches, 2);
     close(s.uses[0].busy_ns, 5_000e3);
@@ -354,7 +354,7 @@ fn who_is_alone_has_the_gpu_without_changes_and_who_stops_gives_it_up_at_once() 
     }
     s.advance(10_000 * US);
     assert_eq!(s.gpus[0].switches, 0);
-    // The other's short kernel comes into a pause: one change there, one back.
+    // The other context's short kernel arrives during a gap: one switch there, one back.
     let tb = s.submit(b, &kernel(0, 2, 1, 32, 100)).expect("ok");
     s.advance(10_150 * US);
     assert_eq!(end(&s, tb), Some(10_150));
@@ -406,10 +406,10 @@ fn kernels_that_meet_wait_for_each_other_on_their_gpus() {
     let (mut s, a) = costly(&["h100", "h100"], SLICES);
     let first = s.submit(a, &meets(0, 1)).expect("ok");
     s.advance(400 * US);
-    // It has the GPU and gets nowhere.
+    // The kernel occupies the GPU without progress.
     assert_eq!(end(&s, first), None);
     close(s.gpus[0].busy_ns, 400e3);
-    // The other's GPU is a neighbour's until 2000.
+    // A neighbour has the other GPU until 2000.
     let b = s.add_process(1, 101, 1001, 2, "second");
     s.submit(b, &kernel(1, 3, 1, 32, 3_000)).expect("ok");
     s.advance(500 * US);
