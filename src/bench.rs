@@ -1,5 +1,5 @@
-//! `gshare bench NAME`: every benchmark runs from a clean clone, prints a table for people and, as its last
-//! line, one JSON object with what was measured, the baselines of the same run, the goals and `ok`.
+//! `gshare bench NAME`: each benchmark runs from a clean clone and prints a table for people. Its last line is one JSON
+//! object with the measurements, the baselines of the same run, the goals and `ok`.
 
 mod abuse;
 mod attribution;
@@ -21,7 +21,7 @@ pub(crate) use shim::{CHILD_ARGUMENT, child};
 use crate::command::args::BenchArgs;
 use crate::command::out::print;
 
-/// By name; each gives its last line.
+/// Benchmarks by name; each returns its last line.
 const ALL: [(&str, Run); 10] = [
     ("abuse", abuse::run),
     ("attribution", attribution::run),
@@ -37,10 +37,10 @@ const ALL: [(&str, Run); 10] = [
 
 type Run = fn(&BenchArgs) -> anyhow::Result<serde_json::Value>;
 
-/// Runs a benchmark. The exit code is 1 where it is judged and a goal was not met.
+/// Runs a benchmark. The exit code is 1 if the result is judged and misses a goal.
 ///
 /// # Errors
-/// When there is no such benchmark or it cannot run here.
+/// If there is no such benchmark or it cannot run here.
 pub fn run(args: BenchArgs) -> anyhow::Result<i32> {
     if let Some(preset) = &args.preset {
         anyhow::ensure!(
@@ -60,12 +60,12 @@ pub fn run(args: BenchArgs) -> anyhow::Result<i32> {
     Ok(i32::from(line["judged"] != false && line["ok"] != true))
 }
 
-/// A line on stdout; nobody is left to tell when it is closed.
+/// Prints a line; ignores a closed stdout.
 fn say(text: &str) {
     let _ = print(&format!("{text}\n"));
 }
 
-/// How long a run takes where nothing else runs: said before it starts.
+/// Duration of a run on an idle machine, printed before the run.
 fn takes(seconds: f64) -> String {
     match seconds {
         long if long > 90.0 => format!("about {:.0} min", long / 60.0),

@@ -1,7 +1,7 @@
-//! The command line: reads arguments, talks to the service, prints, and execs commands in place.
+//! The command line: reads arguments, talks to the service, prints, and executes commands in place.
 //!
-//! Invariant: a client path starts no runtime and reads no more files than it needs before its first
-//! line is on the socket, because a claim must cost milliseconds.
+//! Invariant: a client path starts no runtime and reads no more files than it needs before its first line is on the
+//! socket, because a claim must cost milliseconds.
 
 mod admin;
 mod adopt;
@@ -70,10 +70,10 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Help and version go to stdout and are no failure; all else is said as every failure is.
+/// Help and version go to stdout and succeed; everything else is printed like any failure.
 fn usage(e: &clap::Error) -> ExitCode {
     if !e.use_stderr() {
-        // There is no reader left when stdout is closed.
+        // A closed stdout has no reader.
         let _ = e.print();
         return ExitCode::SUCCESS;
     }
@@ -89,7 +89,7 @@ fn usage(e: &clap::Error) -> ExitCode {
     ExitCode::from(failure::USAGE)
 }
 
-/// `--gpu 1` may mean a size or a certain GPU: both have flags.
+/// `--gpu 1` may mean a size or a certain GPU; each has its own flag.
 fn size_or_gpu(e: &clap::Error, command: Option<&str>) -> Option<Failure> {
     let Some(ContextValue::String(wrong)) = e.get(ContextKind::InvalidArg) else {
         return None;
@@ -113,10 +113,10 @@ fn arguments(mut argv: Vec<OsString>) -> Vec<OsString> {
     argv
 }
 
-/// The program of the package `gshare-demo`: this one with the simulated workstation, its demo and the benches.
+/// Program of the package `gshare-demo`: this one with the simulated workstation, its demo and the benches.
 const LABORATORY: &str = "gshare-demo";
 
-/// What only the laboratory has runs there, with the same arguments.
+/// Commands of the laboratory run there, with the same arguments.
 #[cfg(not(feature = "lab"))]
 fn laboratory() -> Outcome {
     use std::os::unix::process::CommandExt;

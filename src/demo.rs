@@ -88,7 +88,7 @@ pub fn run(args: DemoArgs) -> anyhow::Result<i32> {
     result
 }
 
-/// Without root all jobs run as one user: then the projects tell them apart.
+/// Without root all jobs run as one user, so projects distinguish them.
 fn projects() -> String {
     let me = gshare_enforcer::proc::user_name(Uid::effective().as_raw())
         .unwrap_or_else(|| Uid::effective().to_string());
@@ -127,7 +127,7 @@ fn headless(
         }
         std::thread::sleep(scenes::BEAT.min(until.saturating_sub(at)));
     }
-    // If it is stopped early, it still prints the last caption.
+    // A demo that is stopped early still prints the last caption.
     let code = if stop.load(Ordering::Relaxed) { 130 } else { 0 };
     if args.screens {
         return pictures(station).map(|_| code);

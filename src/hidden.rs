@@ -1,5 +1,5 @@
-//! Programs that gshare starts for itself: they are recognised by their first argument, before the command
-//! line is parsed, and are no part of what users see.
+//! Programs that gshare starts for itself: recognised by their first argument, before the command line is parsed, and
+//! hidden from users.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -23,7 +23,7 @@ pub fn run() -> Option<ExitCode> {
     }
     let mut args = std::env::args().skip(1);
     let (name, args) = (args.next()?, args.collect::<Vec<_>>());
-    // Started by the service, which goes before users' programs; these do not.
+    // The service, which starts them, has a higher priority than users' programs; these do not.
     if [PROBE_ARGUMENT, COVER_ARGUMENT, NOTEBOOKS_ARGUMENT].contains(&name.as_str()) {
         gshare_abi::host::Priority::Background.take();
     }
@@ -59,7 +59,7 @@ fn lab(name: &str, args: &[String]) -> Option<Result<(), String>> {
             .and_then(|job| job.run().map_err(|e| e.to_string())),
         bench::WORKER_ARGUMENT => bench::program(args).map_err(|e| format!("{e:#}")),
         bench::FLOOD_ARGUMENT => bench::flood(args).map_err(|e| format!("{e:#}")),
-        // What the calls of a driver and of a proxy before it take.
+        // Measures calls of a driver and of a library in front of it.
         bench::CHILD_ARGUMENT => {
             bench::child(args)
                 .map_err(|e| format!("{e:#}"))
@@ -86,12 +86,12 @@ fn toy() -> Option<ExitCode> {
     let Err(text) = done else {
         return Some(ExitCode::SUCCESS);
     };
-    // Where its terminal is gone, its exit code remains.
+    // If its terminal is gone, its exit code remains.
     let _ = writeln!(std::io::stderr(), "{text}");
     Some(ExitCode::FAILURE)
 }
 
-/// Prints the bytes that a context costs on a GPU.
+/// Prints the bytes of a context on a GPU.
 fn probe(args: &[String]) -> Result<(), String> {
     let [libcuda, nvml, uuid] = args else {
         return Err("three arguments are needed".to_owned());
@@ -101,7 +101,7 @@ fn probe(args: &[String]) -> Result<(), String> {
     crate::command::out::print(&format!("{bytes}\n")).map_err(|e| e.message)
 }
 
-/// Checkpoints processes for the service, until that goes.
+/// Checkpoints processes for the service, until it ends.
 fn engine(args: &[String]) -> Result<(), String> {
     let [libcuda] = args else {
         return Err("one argument is needed".to_owned());

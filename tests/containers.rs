@@ -1,4 +1,4 @@
-//! Containers in claims, with a real podman and runc: the cap, the filter and the screen see them.
+//! Containers in claims, with a real podman and runc: cap, filter and screen include them.
 
 use crate::support;
 
@@ -14,7 +14,7 @@ use support::{FULL, Raw, SOON, all_ended, ok, root, run, station, until};
 mod later;
 mod slices;
 
-/// What a container needs on a machine whose shells may not raise limits, and no network.
+/// Options for a container on a machine whose shells may not raise limits, without network.
 const PLAIN: [&str; 3] = [
     "--network=none",
     "--ulimit=nofile=1024:1024",
@@ -25,12 +25,12 @@ const PLAIN: [&str; 3] = [
 pub(crate) struct Image(String);
 
 impl Image {
-    /// Says why it skips where there is no podman.
+    /// Prints why it skips if there is no podman.
     pub(crate) fn make(test: &str) -> Option<Self> {
         Self::make_with(test, &[], |_| ())
     }
 
-    /// With words of a Dockerfile, and files changed.
+    /// With additional lines of a Dockerfile, and changed files.
     fn make_with(test: &str, words: &[&str], change: impl FnOnce(&Path)) -> Option<Self> {
         if !root(test) {
             return None;
@@ -44,7 +44,7 @@ impl Image {
         let client = support::example("raw_client");
         let mut files: Vec<PathBuf> = libraries(&client);
         files.extend(libraries(Path::new("/bin/cat")));
-        // What a driver needs of the C library besides.
+        // Other libraries of the C library that a driver needs.
         let libc = files.iter().find(|f| f.ends_with("libc.so.6")).cloned();
         let beside = [
             "libm.so.6",
@@ -106,7 +106,6 @@ impl Image {
 }
 
 impl Image {
-    /// Writes it to a file.
     fn save(&self, to: &Path) {
         let saved = podman(&["save", "-q", "-o", &to.to_string_lossy(), &self.0]);
         assert!(saved.status.success(), "{saved:?}");
@@ -136,7 +135,7 @@ pub(crate) fn libraries(program: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// The words of `podman run` for a container with this name.
+/// Arguments of `podman run` for a container with this name.
 pub(crate) fn podman_run<'a>(name: &'a str, image: &'a Image, more: &[&'a str]) -> Vec<&'a str> {
     let mut words = vec!["podman", "run", "--rm", "-i", "--name", name];
     words.extend(PLAIN);
@@ -152,7 +151,7 @@ fn in_claim(station: &Station) -> Command {
     command
 }
 
-/// A station in whose cgroups podman has left directories on the old hierarchies, where a machine has them.
+/// A station; dropping it also removes directories that podman leaves on the old cgroup hierarchies.
 struct Tidied(Station);
 
 impl std::ops::Deref for Tidied {
@@ -171,13 +170,13 @@ impl Drop for Tidied {
             .filter(|h| h.file_name() != "unified")
             .map(|h| h.path().join(self.0.cgroup_root()))
             .collect();
-        // Podman cleans up behind a container in its own time.
+        // Podman cleans up some time after a container ends.
         let end = Instant::now() + Duration::from_secs(3);
         while roots.iter().any(|r| r.exists()) && Instant::now() < end {
             roots.iter().for_each(|r| remove_tree(r));
             std::thread::sleep(Duration::from_millis(20));
         }
-        // A claim that is still held when the service is ended keeps its description for the next one.
+        // A claim that is still held when the service ends keeps its description for the next service.
         for spec in specs(&self.0) {
             let _ = std::fs::remove_file(spec);
         }
@@ -219,7 +218,7 @@ fn cap_filter_and_screen_see_a_container() {
     };
     let station = Tidied(station());
     let name = name("cap");
-    // The simulated driver knows processes by the numbers that they know themselves; a real one by this machine's.
+    // The simulated driver knows processes by their own pids; a real one by this machine's.
     let more = ["--pid=host"];
     let words = podman_run(&name, &image, &more);
     let mut command = in_claim(&station);
@@ -267,7 +266,7 @@ fn a_container_is_held_where_caps_are_strict() {
     assert_eq!(refused, FULL);
     assert_eq!(raw.ask(&format!("alloc {}", 64 << 20)), "ok 0");
     assert_eq!(raw.finish(), Some(0));
-    // Another container joins a claim that is held.
+    // Another container joins a held claim.
     let id = station
         .command()
         .args(["claim", "-g", "0.25", "--short"])
@@ -291,7 +290,7 @@ fn a_container_is_held_where_caps_are_strict() {
     });
 }
 
-/// What every container of a claim must show, whoever runs it: its cap, its name, its use.
+/// The view of every container of a claim, whichever program runs it: its cap, its name, its use.
 fn held(station: &Station, raw: &mut Raw, name: &str) {
     let claim = until("its name is shown", SOON, || {
         let claim = station.snapshot().ok()?.claims.into_iter().next()?;
@@ -316,7 +315,7 @@ fn limited(station: &Station, raw: &mut Raw, claim: &gshare_proto::ClaimView) {
     });
 }
 
-/// In a claim of an ordinary user, by `sudo`, where caps are strict.
+/// In a claim of an ordinary user, by `sudo`, with strict limits.
 #[test]
 fn a_user_runs_a_container_by_sudo() {
     let Some(image) = Image::make("sudo") else {
@@ -361,8 +360,8 @@ impl Drop for Rule {
     }
 }
 
-/// Rootless podman, which stays in the cgroup that it was started in; in a first claim, and in a second one whose
-/// view of files is another one than that of podman's first run.
+/// Rootless podman, which stays in the cgroup of its start; in a first claim, and in a second one whose mount
+/// namespace differs from that of podman's first run.
 #[test]
 fn a_user_runs_a_container_without_root() {
     let Some(image) = Image::make("rootless") else {
@@ -415,7 +414,7 @@ fn a_user_runs_a_container_without_root() {
     own(migrate).output().expect("podman runs");
 }
 
-/// Makes the container of a `podman run` outside of all claims; the words that start it.
+/// Makes the container of a `podman run` outside of all claims; returns the words that start it.
 fn made<'a>(run: &[&'a str], by: impl FnOnce(Command) -> Command) -> Vec<&'a str> {
     let mut create = Command::new("podman");
     create.args(["--cgroup-manager=cgroupfs", "create"]);
@@ -425,7 +424,7 @@ fn made<'a>(run: &[&'a str], by: impl FnOnce(Command) -> Command) -> Vec<&'a str
     vec!["podman", "start", "--attach", "--interactive", run[name]]
 }
 
-/// `podman start` in a claim of root's; one made for systemd's slices is refused.
+/// `podman start` in a claim of root's; a container made for systemd slices is refused.
 #[test]
 fn a_container_that_was_made_before_is_held_where_a_claim_starts_it() {
     let Some(image) = Image::make("made") else {
@@ -448,7 +447,7 @@ fn a_container_that_was_made_before_is_held_where_a_claim_starts_it() {
     }
 }
 
-/// With a file that asks for GPUs by itself. `up` and `run` make containers.
+/// With a file that requests GPUs itself, and `up` and `run`, which both make containers.
 #[test]
 fn a_project_of_docker_compose_is_held_in_a_claim() {
     if !root("a_project_of_docker_compose_is_held_in_a_claim") {
@@ -508,8 +507,9 @@ fn a_project_of_docker_compose_is_held_in_a_claim() {
     }
 }
 
-/// Apptainer, as a user without rights, with the flag by which it would bring the machine's driver along. It opens no device
-/// nodes outside `/dev`, where the simulated driver's are: that gshare's library is in the driver's place is what can be seen.
+/// Apptainer, as a user without rights, with the flag that would bring the machine's driver along. It opens no device
+/// nodes outside `/dev`, where the simulated driver's are, so this tests only that gshare's library is in the
+/// driver's place.
 #[test]
 fn apptainer_has_gshares_library_in_the_drivers_place_in_a_claim() {
     let version = Command::new("apptainer").arg("--version").output();
@@ -559,7 +559,7 @@ fn apptainer_has_gshares_library_in_the_drivers_place_in_a_claim() {
     }
 }
 
-/// A home for a user, removed with all that podman keeps there.
+/// A home for a user, removed with all of podman's files.
 struct Home(tempfile::TempDir);
 
 impl Home {
@@ -571,10 +571,10 @@ impl Home {
     }
 }
 
-/// Docker starts such a container only where the machine has every right there is.
+/// Docker starts such a container only on a machine with all rights.
 const PRIVILEGED: &[&str] = &["--privileged"];
 
-/// The same where the machine lacks one, as a machine that is a container itself.
+/// The same on a machine without one, such as a container.
 const ALL_RIGHTS: &[&str] = &[
     "--cap-add=ALL",
     "--cap-drop=SYS_RESOURCE",
@@ -588,7 +588,7 @@ const ALL_RIGHTS: &[&str] = &[
 
 const IN_A_CLAIM: &[&str] = &["claim", "-q", "-g", "0.25", "--"];
 
-/// Docker, by a daemon of the test's own.
+/// Docker, with a daemon of the test's own.
 #[test]
 fn docker_puts_a_container_into_a_claim() {
     if !root("docker_puts_a_container_into_a_claim") {
@@ -614,7 +614,7 @@ fn docker_puts_a_container_into_a_claim() {
         held(&station, &mut raw, &id);
         assert_eq!(raw.finish(), Some(0));
         all_ended(&station);
-        // With rights and the socket it administrates nothing, in a claim or beside one.
+        // With all rights and the socket it is no administrator, in a claim or outside.
         let mut words = docker.run(&name, &image);
         let (image, at) = (words.pop().expect("the image"), |dir: &str| {
             station.dir().join(dir).display().to_string()
@@ -651,7 +651,7 @@ fn docker_puts_a_container_into_a_claim() {
     }
 }
 
-/// Where docker's daemon knows slices only and systemd keeps no claims, it is refused before anything runs.
+/// If docker's daemon supports only slices and systemd keeps no claims, it is refused before anything runs.
 #[test]
 fn docker_is_refused_where_there_can_be_no_slice() {
     let station = station();
@@ -807,7 +807,7 @@ fn a_container_opens_the_claims_gpu_and_no_other() {
         return;
     }
     let name = name("filter");
-    // Root hands the container the nodes of all GPUs, and runc lets it open them: the claim's filter does not.
+    // Root gives the container the nodes of all GPUs, and runc lets it open them: the claim's filter does not.
     let all = format!(
         "--volume={}:/all:dev",
         station.sim_dir().join("dev").display()
@@ -822,7 +822,7 @@ fn a_container_opens_the_claims_gpu_and_no_other() {
     command.args("/cat /all/nvidia0 /all/nvidia1 /dev/nvidia1 /dev/nvidiactl".split(' '));
     let output = command.output().expect("runs");
     let said = String::from_utf8_lossy(&output.stderr);
-    // The stand-ins have no driver behind them: what may be opened says so.
+    // No driver is behind the stand-ins: an open that is allowed reports that.
     for (node, why) in [
         ("/all/nvidia0", "Operation not permitted"),
         ("/all/nvidia1", "No such device or address"),
@@ -874,7 +874,7 @@ fn a_container_of_an_instance_opens_its_capabilities_and_no_others() {
         found.sort_unstable();
         found.join(" ")
     };
-    // No driver is behind the stand-ins: what may be opened says so.
+    // No driver is behind the stand-ins: an open that is allowed reports that.
     let own = with("/dev/nvidia-caps", "No such device or address");
     assert_eq!(own.split(' ').count(), 2, "{said}");
     assert_eq!(with("/all", "No such device or address"), own, "{said}");
@@ -943,7 +943,7 @@ fn a_users_claim_holds_a_container_that_root_starts() {
     assert_eq!(before.containers, [inside]);
     assert_eq!(raw.info().1, before.gpus[0].mem_limit);
 
-    // The same description without the claim's cgroup gives nothing: it is no right.
+    // The same description without the claim's cgroup has no effect: it grants no rights.
     let outside = name("user-outside");
     let output = start(&outside, &[&device]).output().expect("podman runs");
     let said = String::from_utf8_lossy(&output.stderr).into_owned()
@@ -962,7 +962,7 @@ fn a_users_claim_holds_a_container_that_root_starts() {
     all_ended(&station);
 }
 
-/// What `podman-compose up` starts is in the claim that it was started in.
+/// A service started by `podman-compose up` is in the claim in which `podman-compose` ran.
 #[test]
 fn a_composed_service_is_held_in_a_claim() {
     let Some(image) = Image::make("compose") else {
@@ -1000,7 +1000,8 @@ fn a_composed_service_is_held_in_a_claim() {
     all_ended(&station);
 }
 
-/// An image may name libraries, a socket and GPUs of its own, and have links where files of the claim are put.
+/// An image may set variables for libraries, a socket and GPUs of its own, and have links where files of the claim
+/// are mounted.
 #[test]
 fn a_hostile_image_is_held_like_any_other() {
     let words = [
@@ -1036,8 +1037,8 @@ fn a_hostile_image_is_held_like_any_other() {
     }
 }
 
-/// Root's podman may give an image every right and the service's socket: what runs in it administrates nothing and claims
-/// nothing. (With all rights it may leave the container, and is the machine's root then.)
+/// Root's podman may give an image every right and the service's socket: its programs are no administrators and claim
+/// nothing. (With all rights they may leave the container, and are the machine's root then.)
 #[test]
 fn no_container_is_an_administrator_whatever_it_is_given() {
     let Some(image) = Image::make("rights") else {
@@ -1110,10 +1111,10 @@ fn a_container_without_a_claim_is_counted_and_named() {
     let node = std::fs::metadata(station.sim_dir().join("dev/nvidia0")).expect("a stand-in");
     let major = nix::sys::stat::major(std::os::unix::fs::MetadataExt::rdev(&node));
     let rule = format!("--device-cgroup-rule=c {major}:* rwm");
-    // What `--gpus all` does: the driver and all of its nodes.
+    // The effect of `--gpus all`: the driver and all of its nodes.
     let more = ["--pid=host", "-v", &mount, "-e", &path, &rule];
     let mut words = podman_run(&name, &image, &more);
-    // As `podman start` and compose do it: what starts the program is not what made the container.
+    // Like `podman start` and compose: another process starts the program than the one that makes the container.
     words[1] = "create";
     words.push("/raw_client");
     let made = podman(&words[1..]);
@@ -1140,7 +1141,7 @@ fn a_container_without_a_claim_is_counted_and_named() {
     assert!(String::from_utf8_lossy(&listed.stdout).contains(&what));
     assert_eq!(raw.finish(), Some(0));
     all_ended(&station);
-    // In stage 1 it is the same in a claim, which has no limits.
+    // In stage 1 a claim has no limits, and the container runs in it as well.
     ok(&station, &["admin", "stage", "1"]);
     let mut observed = station.command();
     observed.args(["claim", "-q", "-g", "0.25", "--"]);

@@ -1,4 +1,4 @@
-//! Jobs of a real Slurm on a simulated workstation: slurmctld, slurmd, munge, gshare's files as they are printed, and the
+//! Jobs of a real Slurm on a simulated workstation: slurmctld, slurmd, munge, gshare's files as printed, and the
 //! plugin compiled against Slurm's headers.
 
 use crate::support;
@@ -22,12 +22,12 @@ use support::{FULL, Random, Raw, SOON, board, root, station_with, text, until};
 
 const HEADER: &str = "/usr/include/slurm/spank.h";
 
-/// What slurmd holds jobs by.
+/// How slurmd contains jobs.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum How {
-    /// No cgroup of its own.
+    /// A job has no cgroup of its own.
     Processes,
-    /// Cgroups of version 2, so a job has one of Slurm's own.
+    /// Cgroups of version 2: a job has one of Slurm's.
     Cgroups,
     /// The same with `ConstrainDevices=yes`.
     Devices,
@@ -42,7 +42,7 @@ struct Slurm {
     dir: PathBuf,
     node: String,
     how: How,
-    /// The files before `gshare slurm install`, where that was used.
+    /// The files before `gshare slurm install`, if that was used.
     before: BTreeMap<String, Vec<u8>>,
     /// munged, slurmctld, and slurmd of each node.
     daemons: Vec<Child>,
@@ -83,7 +83,8 @@ fn workstation(strict: bool) -> Station {
 }
 
 impl Slurm {
-    /// None, and why on stdout, where there is no Slurm. One at a time: their ports are chosen before they are taken.
+    /// None, with the reason on stdout, if there is no Slurm. One at a time: their ports are chosen before they are
+    /// taken.
     fn start(test: &str, how: How) -> Option<(MutexGuard<'static, ()>, Self)> {
         let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
         Some((one, Self::beside(test, how)?))
@@ -95,7 +96,7 @@ impl Slurm {
         Some(slurm)
     }
 
-    /// With a second node, whose files lie in its own workstation as those of the first in its.
+    /// With a second node, with its files in a workstation of its own.
     fn two(test: &str) -> Option<(MutexGuard<'static, ()>, Self)> {
         let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
         let mut slurm = Self::make(test, How::Cgroups)?;
@@ -111,7 +112,7 @@ impl Slurm {
             .find(|l| l.starts_with("NodeName="))
             .expect("its line");
         let line = line.replace(&slurm.node, &node);
-        // Requeued jobs wait for as long: 120 s otherwise.
+        // Requeued jobs wait this long; the default is 120 s.
         let conf = conf.replace("munge/socket", "munge/socket,cred_expire=10");
         write(&file, format!("{conf}\n{line} Port={}\n", free_port()));
         support::users::account(
@@ -170,7 +171,7 @@ impl Slurm {
         self.how != How::Processes
     }
 
-    /// What `gshare slurm WORDS` says about this site's files.
+    /// The output of `gshare slurm WORDS` for this site's files.
     fn site(&self, words: &[&str]) -> Vec<u8> {
         let mut command = self.station.command();
         command.arg("slurm").args(words).arg("--dir").arg(&self.dir);
@@ -183,7 +184,7 @@ impl Slurm {
                 .arg(self.dir.join("gshare_spank.so"));
         }
         if !self.cgroups() && words[0] != "uninstall" {
-            // A cluster that has larger GPUs than this node.
+            // A cluster with larger GPUs than this node's.
             command.args(["--gpu-mem", "1T"]);
         }
         let output = command.output().expect("gshare runs");
@@ -217,7 +218,7 @@ impl Slurm {
         }
     }
 
-    /// Has `gshare slurm install` add them, to files as sites have them.
+    /// Has `gshare slurm install` add them, to realistic files of a site.
     fn install(&mut self) {
         let submit = "function slurm_job_submit(job, part, uid) return slurm.SUCCESS end\n\
                       function slurm_job_modify(job, old, part, uid) return slurm.SUCCESS end\r\nreturn slurm.SUCCESS";
@@ -406,7 +407,7 @@ impl Slurm {
         self.daemon(command);
     }
 
-    /// Kills one as a crash does, and starts it again after `meanwhile`.
+    /// Kills a daemon as a crash does, and starts it again after `meanwhile`.
     fn crash(&mut self, daemon: usize, meanwhile: impl FnOnce()) {
         let mut child = self.daemons.remove(daemon);
         child.kill().expect("killed");
@@ -457,7 +458,7 @@ impl Slurm {
         std::iter::once(&self.station).chain(self.second.iter().map(|s| &s.station))
     }
 
-    /// One of Slurm's commands, by a user of a machine with this driver.
+    /// A Slurm command, run by a user with this station's driver.
     fn command(&self, uid: u32, words: &[&str]) -> Command {
         let mut command = Command::new(words[0]);
         command.args(&words[1..]).current_dir("/tmp");
@@ -473,7 +474,7 @@ impl Slurm {
         self.command(uid, words).output().expect("runs")
     }
 
-    /// What a job prints that succeeds.
+    /// The output of a successful job.
     fn says(&self, uid: u32, words: &[&str]) -> String {
         let output = self.output(uid, words);
         assert!(
@@ -500,21 +501,21 @@ impl Slurm {
         (text(&output), output.status.code())
     }
 
-    /// What gshare says to a user.
+    /// gshare's output to a user.
     fn tells(&self, uid: u32, words: &[&str]) -> String {
         let socket = format!("GSHARE_SOCKET={}", self.station.socket().display());
         let program = self.station.program().display().to_string();
         self.says(uid, &[&["env", &socket, &program], words].concat())
     }
 
-    /// What one of gshare's commands says in JSON.
+    /// A command's output as JSON.
     fn json(&self, words: &[&str]) -> serde_json::Value {
         let output = self.station.command().args(words).output();
         let output = output.expect("gshare runs");
         serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e}: {}", text(&output)))
     }
 
-    /// What slurmd does every minute, with the environment that it gives.
+    /// Runs the health check as slurmd does every minute, with its environment.
     fn health(&self) {
         let mut health = Command::new(self.dir.join("gshare-health"));
         let output = health
@@ -541,7 +542,7 @@ impl Slurm {
             .clone()
     }
 
-    /// Where gshare keeps what it knows of jobs.
+    /// The directory of gshare's files about jobs.
     fn jobs(&self) -> PathBuf {
         let stack = std::fs::read_to_string(self.dir.join("plugstack.conf")).expect("there");
         let mut words = stack.split_whitespace();
@@ -593,12 +594,12 @@ impl Drop for Slurm {
         for node in second.chain([&self.node]) {
             remove(&system.join(format!("{node}_slurmstepd.scope")));
         }
-        // Only where no systemd has it.
+        // Only if systemd does not own it.
         let _ = std::fs::remove_dir(system);
     }
 }
 
-/// Ends what is in a cgroup and removes it with those below.
+/// Ends the processes of a cgroup, and removes it with its descendants.
 fn remove(cgroup: &Path) {
     let _ = std::fs::write(cgroup.join("cgroup.kill"), "1");
     for entry in std::fs::read_dir(cgroup).into_iter().flatten().flatten() {
@@ -649,7 +650,7 @@ fn a_part_of_a_gpu_that_slurm_gave_out_binds() {
         "its task is where Slurm has put it: {members:?}"
     );
 
-    // Compute, by another user on the same GPU, in shards. More than its part is not had from one that is idle.
+    // Compute, by another user on the same GPU, in shards. A job cannot use more than its part, even of an idle GPU.
     let flood = slurm.station.laboratory().display().to_string();
     let words = [
         "srun",
@@ -681,7 +682,7 @@ fn a_part_of_a_gpu_that_slurm_gave_out_binds() {
     let had = (busy().expect("at work") - first) as f64 / start.elapsed().as_nanos() as f64;
     println!("a job with 30 of 100 shards had {had:.3} of the GPU's time");
     assert!(had > 0.05 && had < 0.4, "{had}");
-    // gshare says the same of the job.
+    // gshare reports the same for the job.
     let shown = until("its use is known", SOON, || {
         let shown = slurm.json(&["ps", "--job", "2", "--json"]);
         let used = shown["claims"][0]["gpus"][0]["time_busy"]["value"].as_f64();
@@ -713,7 +714,8 @@ fn a_part_of_a_gpu_that_slurm_gave_out_binds() {
     slurm.says(0, &["scancel", "--signal=KILL", "2"]);
     let _ = flood.wait();
 
-    // What gshare's queue does there: nothing, and it says what to type. In a job it joins the job's claim.
+    // Outside a job gshare does not queue for Slurm's GPUs, and says what to type. Inside a job it joins the job's
+    // claim.
     let mut outside = slurm.station.command();
     outside.args(["claim", "-g", "0.5", "--gpu-ids", "2", "--", "true"]);
     let said = text(&outside.output().expect("runs"));
@@ -757,7 +759,8 @@ fn a_part_of_a_gpu_that_slurm_gave_out_binds() {
     assert_eq!(slurm.tells(bob, &["why"]), none);
     slurm.says(0, &["scancel", &batch]);
 
-    // The GPU is the one that Slurm chose, also behind the device filter; and one claim for all steps of a batch job.
+    // The GPU is the one that Slurm chose, also behind the device filter; and all steps of a batch job have one
+    // claim.
     assert_eq!(half.finish(), Some(0));
     until("the job's claim ends", SOON, || {
         slurm.claims().is_empty().then_some(())
@@ -774,7 +777,7 @@ fn a_part_of_a_gpu_that_slurm_gave_out_binds() {
     let (script, out) = (script.display().to_string(), out.display().to_string());
     slurm.says(0, &["sbatch", "--wait", "--output", &out, &script]);
     let said = std::fs::read_to_string(&out).expect("its output");
-    // srun says there when it has to try again.
+    // srun reports there that it has to retry.
     let lines = said.lines().filter(|line| !line.starts_with("srun: "));
     let lines: Vec<&str> = lines.collect();
     assert!(
@@ -783,7 +786,7 @@ fn a_part_of_a_gpu_that_slurm_gave_out_binds() {
     );
     assert_eq!(lines[1], uuid(2));
 
-    // Sizes that cannot be. srun refuses them, and without the filter slurmctld.
+    // Impossible sizes. srun refuses them, and without the filter slurmctld.
     let plain = |gres: &str, words: &[&str]| {
         let gres = format!("--gres={gres}");
         let mut salloc = slurm.command(ada, &[&["salloc", &gres], words].concat());
@@ -829,7 +832,7 @@ fn a_part_of_a_gpu_that_slurm_gave_out_binds() {
     });
 }
 
-/// Slurm 22.05 gives a job of all GPUs also one of which another job has shards: gshare counts both, and says so.
+/// Slurm 22.05 also gives a job of all GPUs one of which another job has shards: gshare counts both, and warns.
 fn given_twice(slurm: &Slurm) {
     let (ada, bob) = slurm.uids();
     let client = slurm.client();
@@ -863,7 +866,7 @@ fn given_twice(slurm: &Slurm) {
     });
 }
 
-/// A job in an image that it enters itself, as enroot and pyxis do it.
+/// A job in an image that it enters itself, as with enroot and pyxis.
 fn image(slurm: &Slurm) {
     let (ada, _) = slurm.uids();
     let (client, dir) = (slurm.client(), tempfile::tempdir().expect("a directory"));
@@ -902,7 +905,7 @@ fn image(slurm: &Slurm) {
     slurm.is_over();
 }
 
-/// `--gshare-mem` and `--gshare-limit`; and whose account it is.
+/// `--gshare-mem`, `--gshare-limit` and the account.
 fn options(slurm: &Slurm) {
     let (ada, _) = slurm.uids();
     let client = slurm.client();
@@ -954,7 +957,7 @@ fn options(slurm: &Slurm) {
         assert_eq!(more.finish(), Some(0));
     }
     write(&file, before);
-    // Of a job, not of a step.
+    // The options apply to a job, not to a step.
     let out = slurm.dir.join("spool/options").display().to_string();
     let script = slurm.dir.join("options.sh").display().to_string();
     write(
@@ -971,7 +974,7 @@ fn options(slurm: &Slurm) {
     assert_eq!(sizes.count(), 2, "{said}");
 }
 
-/// With `PrivateData=jobs`, which this cluster has, others see that there is a job and no more.
+/// With `PrivateData=jobs`, as in this cluster, others see only that there is a job.
 fn private(slurm: &Slurm) {
     let (ada, bob) = slurm.uids();
     let hidden = "1 Slurm job of another user is not shown";
@@ -1041,7 +1044,7 @@ fn while_the_service_is_silent_whole_gpus_start_and_parts_do_not() {
     );
     assert_eq!(slurm.says(ada, &["srun", "echo", "ran"]), "ran", "no GPU");
 
-    // A site that would rather have no limit than no job.
+    // A site that prefers jobs without a limit to no jobs.
     let file = slurm.station.dir().join("gshare.toml");
     let before = std::fs::read_to_string(&file).expect("there");
     write(
@@ -1073,7 +1076,7 @@ fn while_the_service_is_silent_whole_gpus_start_and_parts_do_not() {
     assert_eq!(runs.ask(&limit), FULL);
     assert_eq!(slurm.claim("slurm-1").members.len(), 1);
 
-    // A slurmd that starts anew under the job.
+    // A slurmd that restarts under the job.
     let slurmd = slurm.daemons.last_mut().expect("runs");
     kill(Pid::from_raw(slurmd.id().cast_signed()), Signal::SIGTERM).expect("ended");
     slurmd.wait().expect("ended");
@@ -1086,7 +1089,7 @@ fn while_the_service_is_silent_whole_gpus_start_and_parts_do_not() {
     assert_eq!(runs.ask(&limit), FULL);
     assert_eq!(slurm.claim("slurm-1").id, id);
 
-    // A slurmctld that hangs keeps nobody waiting.
+    // A hanging slurmctld delays nobody.
     let slurmctld = Pid::from_raw(slurm.daemons[1].id().cast_signed());
     kill(slurmctld, Signal::SIGSTOP).expect("stopped");
     let begun = Instant::now();
@@ -1114,7 +1117,7 @@ fn while_the_service_is_silent_whole_gpus_start_and_parts_do_not() {
         "ran"
     );
 
-    // More memory than slurmctld could see to be too much.
+    // Too much memory, which slurmctld does not detect.
     let words = ["srun", "--gres=gshare:0.3", "--gshare-mem", "40G", "true"];
     let refused = slurm.output(ada, &words);
     let said = text(&refused);
@@ -1153,14 +1156,14 @@ fn while_the_service_is_silent_whole_gpus_start_and_parts_do_not() {
         "an administrator resumes it"
     );
 
-    // Byte for byte.
+    // The files are as before, byte for byte.
     slurm.site(&["uninstall", "--dry-run"]);
     assert_ne!(slurm.files(), slurm.before);
     slurm.site(&["uninstall"]);
     assert_eq!(slurm.files(), slurm.before);
 }
 
-/// Three jobs of two users on two GPUs: two share one, and each opens the device of its own alone.
+/// Three jobs of two users on two GPUs: two share one, and each opens only its own device.
 fn neighbours(slurm: &Slurm) {
     let (ada, bob) = slurm.uids();
     let script = format!(
@@ -1179,7 +1182,7 @@ fn neighbours(slurm: &Slurm) {
     let gpus: Vec<u32> = jobs.iter().map(|(_, gpu, _)| *gpu).collect();
     assert!(gpus[0] == gpus[1] && gpus[1] != gpus[2], "{gpus:?}");
     for (job, gpu, opened) in jobs {
-        // Slurm's filter says nothing of GPUs that Slurm does not have.
+        // Slurm's filter does not cover GPUs that Slurm does not have.
         let own = match slurm.how {
             How::Devices => vec![0, 1, gpu],
             _ => vec![gpu],
@@ -1228,7 +1231,7 @@ fn jobs_stay_in_their_claim_however_they_run_and_end() {
     assert!(of_local.is_some_and(|c| c.gpus[0].gpu < 2));
     local.kill();
 
-    // A shell of the same user that ssh puts into the job, as pam_slurm_adopt does.
+    // A shell of the same user in the job by ssh, as pam_slurm_adopt does it.
     let extern_step = slurm.cgroup(job).join("step_extern/user");
     let leaf = std::fs::read_dir(&extern_step).expect("a step").flatten();
     let leaf = leaf
@@ -1256,7 +1259,7 @@ fn jobs_stay_in_their_claim_however_they_run_and_end() {
         slurm.claims().is_empty().then_some(())
     });
 
-    // The time limit, which slurmctld looks at every half minute; and a slurmstepd that is killed.
+    // The time limit, which slurmctld checks every half minute; and a killed slurmstepd.
     let ends = |what: &str, limit: &str, end: &dyn Fn(u32)| {
         let words = ["srun", limit, "--gres=gshare:0.5", &client];
         let mut job = Raw::start(slurm.command(ada, &words));
@@ -1294,7 +1297,7 @@ fn jobs_stay_in_their_claim_however_they_run_and_end() {
     });
 }
 
-/// Memory of a batch script, its background process and its step, of one claim.
+/// A batch script, its background process and its step share the memory of one claim.
 fn one_limit_for_all(slurm: &Slurm) {
     let (ada, _) = slurm.uids();
     let client = slurm.client();
@@ -1327,7 +1330,8 @@ fn one_limit_for_all(slurm: &Slurm) {
     assert!(said[2].contains("error 2"), "{said:?}");
 }
 
-/// The driver by its path, without the environment, by another loader, and from a container's view of files.
+/// Attempts to reach the driver: by its path, without the environment, by another loader, and from another mount
+/// namespace.
 #[test]
 fn where_limits_are_strict_the_driver_cannot_be_had_beside_them() {
     let Some((_one, slurm)) = Slurm::start("strict jobs of Slurm", How::Strict) else {
@@ -1368,7 +1372,7 @@ fn where_limits_are_strict_the_driver_cannot_be_had_beside_them() {
     }
 }
 
-/// Two nodes with a service each, of which everything is lost once while a job runs on both.
+/// Two nodes with a service each, where every daemon is lost once while a job runs on both.
 #[test]
 fn jobs_of_two_nodes_are_limited_on_each_and_outlive_every_daemon() {
     let Some((_one, mut slurm)) = Slurm::two("jobs of two nodes") else {
@@ -1431,7 +1435,8 @@ fn jobs_of_two_nodes_are_limited_on_each_and_outlive_every_daemon() {
         assert!(job.try_wait().expect("known").is_none());
     }
 
-    // slurmctld with an old state: Slurm ends the job, and the claims end with it. One that is over may run by that state.
+    // slurmctld with an old state: Slurm ends the job, and the claims end with it. By that state, an ended job may
+    // run.
     slurm.crash(1, || {
         std::fs::remove_dir_all(&state).expect("removed");
         std::fs::rename(&old, &state).expect("renamed");
@@ -1446,7 +1451,8 @@ fn jobs_of_two_nodes_are_limited_on_each_and_outlive_every_daemon() {
     }
 }
 
-/// So many jobs of three users, some ended, some started anew: no GPU is given out more than once, and nothing is left.
+/// This many jobs of three users, some ended, some restarted: no GPU is allocated more than once, and nothing is
+/// left.
 fn many(slurm: &Slurm, jobs: u64) {
     let mut random = Random::new("many jobs of Slurm");
     let mut most = 0;
@@ -1486,7 +1492,7 @@ fn many(slurm: &Slurm, jobs: u64) {
         let number = slurm.says(uid, &words);
         submitted += if submitted == 0 { jobs * 2 / 5 } else { 1 };
         look();
-        // It may be over, and one that has not started cannot be started anew.
+        // It may be over, and one that has not started cannot be restarted.
         match random.below(6) {
             0 => drop(slurm.output(0, &["scancel", &number])),
             1 => drop(slurm.output(0, &["scontrol", "requeue", &number])),
@@ -1509,7 +1515,7 @@ fn many(slurm: &Slurm, jobs: u64) {
     );
 }
 
-/// What a job costs more than under plain Slurm, in pairs that take turns; `GSHARE_PAIRS` of them.
+/// Additional time of a job compared with plain Slurm, in alternating pairs; `GSHARE_PAIRS` of them.
 #[test]
 fn a_job_starts_nearly_as_soon_as_under_plain_slurm() {
     let pairs = std::env::var("GSHARE_PAIRS")
@@ -1526,7 +1532,7 @@ fn a_job_starts_nearly_as_soon_as_under_plain_slurm() {
         let begun = Instant::now();
         slurm.says(slurm.uids().0, &["srun", "--gres=shard:1", "true"]);
         let took = begun.elapsed();
-        // Its epilog is the next one's trouble.
+        // Its epilog would delay the next one.
         until("the node is idle", SOON, || {
             slurm.node().contains("State=IDLE ").then_some(())
         });
@@ -1553,7 +1559,7 @@ fn a_job_starts_nearly_as_soon_as_under_plain_slurm() {
         at(&|pair| pair.0, 0.5),
         at(&|pair| pair.1, 0.5)
     );
-    // What slurmd waits for, by the program itself.
+    // The time for which the epilog keeps slurmd waiting, measured on the program itself.
     let mut times: Vec<f64> = (0..pairs)
         .map(|n| {
             let mut epilog = Command::new(with.dir.join("gshare-epilog"));
@@ -1567,7 +1573,7 @@ fn a_job_starts_nearly_as_soon_as_under_plain_slurm() {
     let (usual, most) = (times[pairs / 2], times[(pairs - 1) * 99 / 100]);
     println!("result: epilog: median {usual:.1} ms, p99 {most:.1} ms");
     assert!(usual <= 100.0, "{usual}");
-    // A program without optimization, of several times the size, starts later.
+    // An unoptimised program, several times as large, starts later.
     let (most_median, most_p99) = if cfg!(debug_assertions) {
         (100.0, 600.0)
     } else {

@@ -1,5 +1,5 @@
-//! gshare as it is installed: on machines with a real systemd, with logind, cron and at, as a user's own service, and from what
-//! can be downloaded.
+//! gshare as installed: on machines with a real systemd, with logind, cron and at, as a user's own service, and from
+//! downloads.
 
 use crate::support;
 
@@ -19,7 +19,7 @@ use support::machine::Machine;
 use support::users::{account, group_of};
 use support::{DENIED, FULL, GSHARE, MIB, OPEN, Raw, SOON, claim_of, example, root, until, words};
 
-// gshare on machines with a real systemd: set up, restarted, in units, taken away again.
+// gshare on machines with a real systemd: set up, restarted, in units, removed.
 
 /// A machine with two simulated GPUs, the program in `/root` and a client in `/opt`.
 fn machine(test: &str, hybrid: bool) -> Option<Machine> {
@@ -30,8 +30,8 @@ fn machine(test: &str, hybrid: bool) -> Option<Machine> {
     Some(machine)
 }
 
-/// Everything on the machine that a reboot keeps: kind, mode, owner, and of files size, time and, where
-/// anything is installed, contents. What systemd itself writes is left out.
+/// Everything on the machine that survives a reboot: kind, mode, owner, and of files size, time and, where anything
+/// is installed, contents. Files that systemd itself writes are left out.
 pub(crate) fn tree(machine: &Machine) -> String {
     machine.ok(
         "cd / && skip='-path var/lib/systemd -prune -o -path var/cache/ldconfig -prune -o' && \
@@ -41,7 +41,7 @@ pub(crate) fn tree(machine: &Machine) -> String {
     )
 }
 
-/// The lines that two trees do not share.
+/// The lines that are in only one of two trees.
 pub(crate) fn difference(before: &str, after: &str) -> Vec<String> {
     let only = |a: &str, b: &str, mark: char| -> Vec<String> {
         let known: std::collections::BTreeSet<&str> = b.lines().collect();
@@ -57,7 +57,7 @@ fn in_claim(machine: &Machine, flags: &str) -> Command {
     ))
 }
 
-/// The processes of claims, as the service names them.
+/// The processes of claims, by the service.
 fn claims(machine: &Machine) -> Vec<serde_json::Value> {
     let output = machine.run("gshare ps --json");
     let value: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
@@ -102,7 +102,7 @@ fn set_up_restarted_and_taken_away_without_a_trace() {
         machine.ok("bash -ic '. /etc/profile.d/gshare.sh' 2>&1; cat /etc/profile.d/gshare.sh");
     assert!(greeting.contains("GPUs here are shared: gshare shell"));
 
-    // The administrator's limits of a user hold for that user's claims too.
+    // The administrator's limits of a user apply to that user's claims too.
     machine.ok(
         "systemctl set-property --runtime user-1000.slice MemoryMax=300M TasksMax=77 CPUQuota=50%",
     );
@@ -121,7 +121,7 @@ fn set_up_restarted_and_taken_away_without_a_trace() {
         now.contains("MemoryMax=209715200").then_some(())
     });
 
-    // The memory controller of this machine may be on cgroup v1; then that limit cannot bind, and it is said.
+    // The memory controller of this machine may be on cgroup v1; then that limit cannot apply, and doctor says so.
     let bound = machine
         .ok("cat /sys/fs/cgroup/cgroup.controllers")
         .contains("memory");
@@ -132,7 +132,7 @@ fn set_up_restarted_and_taken_away_without_a_trace() {
         "{told}"
     );
 
-    // Nothing that happens to the service touches a member.
+    // Nothing that happens to the service affects a member.
     assert_eq!(raw.ask(&format!("alloc {}", 64 * MIB)), "ok 0");
     let member = claims(&machine)[0]["pid"].as_u64().expect("a pid");
     let cgroup = machine.ok(&format!("cat /proc/{member}/cgroup"));
@@ -157,7 +157,7 @@ fn set_up_restarted_and_taken_away_without_a_trace() {
         assert_eq!(found[0]["pid"].as_u64(), Some(member), "{event}");
     }
 
-    // A changed configuration: what can change does, the rest is named.
+    // A changed configuration: keys that can change do, the rest are named.
     let edit = "sed -i 's/^#reserve = .*/reserve = \"1 GiB\"/; s/^#tick = .*/tick = \"2s\"/' /etc/gshare/gshare.toml";
     machine.ok(&format!(
         "cp /etc/gshare/gshare.toml /run/shipped && {edit} && systemctl reload gshared"
@@ -210,7 +210,7 @@ fn set_up_restarted_and_taken_away_without_a_trace() {
     assert!(!machine.path("/sys/fs/cgroup/gshare.slice").exists());
 }
 
-/// Says why, with the exit status that scripts go by, and changes nothing.
+/// It prints the reason, gives an exit status for scripts, and changes nothing.
 fn refuses_where_it_cannot_work(machine: &Machine) {
     let read_only = "mount --bind /usr/local /usr/local && mount -o remount,bind,ro /usr/local";
     for (around, code, why) in [
@@ -245,13 +245,13 @@ fn refuses_where_it_cannot_work(machine: &Machine) {
         assert_eq!(output.status.code(), Some(code), "{around}: {said}");
         assert!(said.contains(why), "{around}: {said}");
     }
-    // Without systemd there is a way still: the files alone, below any directory.
+    // Without systemd it still works: the files alone, below any directory.
     machine.ok("mkdir /run/image && /root/gshare setup --root /run/image >/dev/null && /run/image/usr/local/bin/gshare --version");
     machine.ok("/root/gshare setup --undo --root /run/image && [ -z \"$(ls -A /run/image)\" ]");
 }
 
-/// A service that is a claim: its command stays in the service's own cgroup, so that its log, its limits and
-/// its end are as in any other service.
+/// A service that is a claim: its command stays in the service's own cgroup, so that its log, its limits and its end
+/// are as in any other service.
 #[test]
 fn a_claim_as_a_service_starts_stops_and_boots_like_any_other() {
     let test = "a_claim_as_a_service_starts_stops_and_boots_like_any_other";
@@ -296,12 +296,12 @@ fn a_claim_as_a_service_starts_stops_and_boots_like_any_other() {
             || cgroup.ends_with("0::/system.slice/vllm.service"),
         "{cgroup}"
     );
-    // Its output is in its own log, also what it said after the grant.
+    // Its output is in its own log, including output after the grant.
     until("its output is its own", SOON, || {
         journal(&machine).contains("ok 0").then_some(())
     });
 
-    // A restart of gshared is nothing to it; its own restart is a new claim.
+    // A restart of gshared does not affect it; its own restart is a new claim.
     machine.ok("systemctl restart gshared");
     assert_eq!(granted(&machine).0, main);
     machine.ok("systemctl kill -s KILL --kill-who=main vllm");
@@ -327,7 +327,7 @@ fn a_claim_as_a_service_starts_stops_and_boots_like_any_other() {
         claims(&machine).is_empty().then_some(())
     });
 
-    // Off and on: gshared comes first, and the service has its claim without anybody's help.
+    // Off and on: gshared comes first, and the service gets its claim by itself.
     machine.ok("systemctl enable --quiet vllm");
     machine.power_off();
     machine.start().expect("starts again");
@@ -337,14 +337,14 @@ fn a_claim_as_a_service_starts_stops_and_boots_like_any_other() {
     let ready = since("gshared", "ActiveEnterTimestampMonotonic");
     assert!(ready < since("vllm", "ExecMainStartTimestampMonotonic"));
     assert!(ready < since("systemd-user-sessions", "ActiveEnterTimestampMonotonic"));
-    // The machine's boots are one to the journal: it waited that once only.
+    // The machine's boots look like one to the journal: it waited only once.
     let waits = journal(&machine).matches("no service yet").count();
     assert_eq!(waits, 1);
     machine.ok("systemctl disable --quiet --now vllm && gshare setup --undo");
 }
 
-/// What users may ask of systemd, on the bus and by polkit's leave, touches no claim; and a bus that does not answer keeps
-/// nobody waiting but who needs it.
+/// Users' requests to systemd, on the bus and with polkit's permission, affect no claim; and a bus that does not
+/// answer delays only what needs it.
 #[test]
 fn systemd_is_no_way_around_a_claim_and_its_silence_stalls_nobody() {
     let test = "systemd_is_no_way_around_a_claim_and_its_silence_stalls_nobody";
@@ -401,7 +401,7 @@ fn systemd_is_no_way_around_a_claim_and_its_silence_stalls_nobody() {
     machine.ok("kill -CONT $(pidof dbus-daemon)");
     assert!(waits.wait().expect("ends").code().is_some());
     assert_eq!(claim("bob").status().expect("runs").code(), Some(0));
-    // Without a bus the units that are there are used, other users' claims get a tree, and the log says so.
+    // Without a bus the existing units are used, other users' claims get a tree, and the log says so.
     machine.ok("useradd -m -u 1002 eve; systemctl mask --runtime dbus.socket dbus.service; systemctl stop dbus.socket dbus.service; systemctl restart gshared");
     assert_eq!(claim("eve").status().expect("runs").code(), Some(0));
     assert_eq!(raw.ask("launch 1"), "ok 3");
@@ -413,8 +413,8 @@ fn systemd_is_no_way_around_a_claim_and_its_silence_stalls_nobody() {
         "{log}"
     );
 
-    // Users may have systemd move programs of theirs to their own manager's units, so out of the claim's cgroup: members they
-    // stay, also for a service that starts afterwards, and end with the claim.
+    // Users may have systemd move their programs to their own manager's units, out of the claim's cgroup: they stay
+    // members, also for a restarted service, and end with the claim.
     machine.ok("systemctl unmask --runtime dbus.socket dbus.service; systemctl start dbus; systemctl start user@1000");
     let (_, total) = raw.info();
     machine.ok(&format!(
@@ -429,7 +429,7 @@ fn systemd_is_no_way_around_a_claim_and_its_silence_stalls_nobody() {
         let refused = raw.ask(&format!("alloc {}", free + 1));
         assert_eq!(refused, FULL);
         assert!(raw.ask("alloc 104857600").starts_with("ok"));
-        // Longer than all processes on the GPUs are looked up anew.
+        // Longer than the interval at which all processes on the GPUs are looked up again.
         std::thread::sleep(Duration::from_secs(12));
         let seen = claims(&machine);
         assert_eq!(seen.len(), 1, "{start}: {seen:?}");
@@ -445,9 +445,9 @@ fn systemd_is_no_way_around_a_claim_and_its_silence_stalls_nobody() {
     raw.kill();
 }
 
-/// The package of this build; says why where it cannot be made.
+/// The package of this build; prints why if it cannot be made.
 fn package(test: &str) -> Option<PathBuf> {
-    // The tree that `packaging/build` makes of another profile.
+    // The tree that `packaging/build` makes for other profiles.
     let installed = Path::new(GSHARE).with_file_name("installed");
     let program = installed.join("bin/gshare");
     std::fs::create_dir_all(installed.join("bin")).expect("made");
@@ -494,7 +494,7 @@ fn the_package_installs_upgrades_and_goes() {
     assert_eq!(show(&machine, "gshared", "ActiveState"), "active");
     machine
         .ok("systemctl is-enabled gshared && test -L /usr/bin/gshared && test -x /usr/bin/gshare && getcap /usr/lib/gshare/gshare-exec | grep cap_sys_admin");
-    // What setup installs is what the package installs, in the package's places.
+    // Setup installs the same files as the package, in the package's places.
     let setup = machine.ok("/root/gshare setup --dry-run --prefix /usr --root /nowhere");
     let list = machine.ok("dpkg -L gshare");
     for line in setup
@@ -516,7 +516,7 @@ fn the_package_installs_upgrades_and_goes() {
     let refused = machine.run("gshare setup --undo");
     assert_eq!(refused.status.code(), Some(64));
 
-    // It comes back with the machine, before anybody can log in; and off if it was off.
+    // It starts with the machine, before anybody can log in; and stays off if it was off.
     machine.ok("gshare admin off");
     machine.power_off();
     machine.start().expect("starts again");
@@ -553,7 +553,7 @@ fn the_package_installs_upgrades_and_goes() {
     machine.ok("grep -q '# mine' /etc/gshare/gshare.toml && systemctl restart gshared");
     assert_eq!(claims(&machine).len(), 1, "a restart kills no member");
 
-    // Links in the state directory lead the upgrade and the service nowhere; without them all is as it was.
+    // Links in the state directory do not mislead the upgrade and the service; without them all is as before.
     machine.ok(
         "echo precious > /root/precious && cd /var/lib/gshare && rm -f history.db* && \
          for name in history.db gshare.db-journal; do ln -sf /root/precious $name; done && dpkg -i /root/gshare.deb",
@@ -580,8 +580,8 @@ fn the_package_installs_upgrades_and_goes() {
     assert_eq!(left, [""; 0]);
 }
 
-// A user's own service: `gshare daemon --user` by an ordinary account, without cgroups, without a runtime
-// directory from a login, found by its clients at the usual place.
+// A user's own service: `gshare daemon --user` by an ordinary account, without cgroups, without a runtime directory
+// from a login, found by its clients at the usual place.
 
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
@@ -659,7 +659,7 @@ impl Account {
         std::fs::write(config.join("gshare.toml"), text).expect("written");
     }
 
-    /// The environment of somebody who came by `su`: no XDG_RUNTIME_DIR, a strict umask.
+    /// The environment after `su`: no XDG_RUNTIME_DIR, a strict umask.
     fn command(&self, program: &Path) -> Command {
         let mut command = Command::new("sh");
         command
@@ -760,7 +760,7 @@ fn a_users_own_service_holds_caps_and_finds_claims_again_without_cgroups() {
     assert_eq!((service.mode.as_str(), service.uid), ("user", account.uid));
     assert!(service.shim);
 
-    // A cap, and a release that is the owner's own signal.
+    // The cap holds; `release` at the end works by signals of the owner, without a cgroup.
     let mut raw = account.claim(&["-g", "0.25", "--gpu-ids", "0"]);
     let (room, cap) = raw.info();
     let refused = raw.ask(&format!("alloc {}", room + 1));
@@ -824,8 +824,8 @@ fn a_users_own_service_holds_caps_and_finds_claims_again_without_cgroups() {
     });
 }
 
-/// A daemonized child has no ancestor in the claim: its registration says whose it is, and the claim goes on
-/// until it has given the GPU back.
+/// A daemonized child has no ancestor in the claim: its registration identifies its claim, which continues until it
+/// has freed the GPU.
 #[test]
 fn a_daemonized_member_keeps_its_claim_without_cgroups() {
     if !root("a_daemonized_member_keeps_its_claim_without_cgroups") {
@@ -872,7 +872,7 @@ fn a_daemonized_member_keeps_its_claim_without_cgroups() {
 const PAM: &str = "account required pam_permit.so\nauth required pam_permit.so\n\
                    session required pam_permit.so\nsession required pam_systemd.so\n";
 
-/// A session of a user: its service's environment is what a display manager or sshd tells logind.
+/// A session of a user. Its service's environment has the variables that a display manager or sshd passes to logind.
 fn session(machine: &Machine, name: &str, user: &str, told: &str, script: &str) {
     let unit = format!(
         "[Service]\nUser={user}\nPAMName=test-session\nEnvironment=GSHARE_SIM_BOARD=/opt/sim/board {told}\n\
@@ -882,8 +882,8 @@ fn session(machine: &Machine, name: &str, user: &str, told: &str, script: &str) 
     std::fs::write(machine.path(&path), unit).expect("written");
 }
 
-/// What the kernel says to whoever opens both GPUs, and from which cgroup; with an argument, once it says that
-/// of the first GPU, or after ten seconds. A program that all users can run.
+/// The kernel's answer to an open of both GPUs, and the cgroup; with an argument, once that is the answer for the
+/// first GPU, or after ten seconds. A program that all users can run.
 const OPENING: &str = r#"#!/bin/bash
 look() { for n in nvidia0 nvidia1; do { true <"/opt/sim/dev/$n"; } 2>&1 | sed 's/.*: //'; done; }
 for i in {1..200}; do
@@ -920,7 +920,7 @@ fn with_sessions(test: &str) -> Option<Machine> {
     Some(machine)
 }
 
-/// What somebody wrote to a file in `/run/told`, once it has that many lines.
+/// The contents of a file in `/run/told`, once it has that many lines.
 fn told(machine: &Machine, name: &str, lines: usize) -> Vec<String> {
     let path = machine.path(&format!("/run/told/{name}"));
     until(&format!("{name} has told"), Duration::from_secs(30), || {
@@ -974,7 +974,7 @@ fn the_desktop_survives_deny_and_cron_at_and_ssh_are_stopped() {
         let pid = machine.ok(&format!("systemctl show {unit} -p MainPID --value"));
         machine.ok(&format!("grep ^0:: /proc/{pid}/cgroup"))
     };
-    // These are logind's words and systemd's cgroups.
+    // logind and systemd have chosen these cgroups.
     let (desk, ssh) = (cgroup("desk"), cgroup("ssh"));
     assert!(
         desk.starts_with("0::/user.slice/user-1001.slice/session-"),
@@ -993,7 +993,7 @@ fn the_desktop_survives_deny_and_cron_at_and_ssh_are_stopped() {
         "{row}"
     );
 
-    // From now on it looks at the driver once a minute: what comes in between must be noticed by itself.
+    // From now on it looks at the driver once a minute: changes in between must be noticed in another way.
     machine.ok(
         "sed -i 's/\"adopt\"/\"deny\"/; s/tick = .*/tick = \"60s\"/' /etc/gshare/gshare.toml && systemctl restart gshared",
     );
@@ -1010,7 +1010,7 @@ fn the_desktop_survives_deny_and_cron_at_and_ssh_are_stopped() {
         "{row}"
     );
 
-    // The desktop's program and its session live on, and what the session starts anew has the GPUs too.
+    // The desktop's program and its session live on, and later programs of the session have the GPUs too.
     let ask = |name: &str, line: &str, lines: usize| {
         machine.ok(&format!("echo {line} > /run/told/{name}.in"));
         told(&machine, name, lines).last().cloned().expect("a line")
@@ -1037,8 +1037,8 @@ fn the_desktop_survives_deny_and_cron_at_and_ssh_are_stopped() {
     assert_eq!(managed[..2], [OPEN; 2], "{managed:?}");
     assert!(managed[2].contains("/user@1001.service/"), "{managed:?}");
 
-    // What keeps the driver loaded, DCGM, container tooling, and a driver that is upgraded by the system itself. An
-    // administrator's upgrade over ssh may make nodes, as nvidia-modprobe does.
+    // Services that keep the driver loaded, DCGM, container tools, and driver upgrades by the system can open GPUs.
+    // An administrator's upgrade over ssh cannot, but may make nodes, as nvidia-modprobe does.
     for unit in [
         "nvidia-persistenced -p User=daemon",
         "nvidia-dcgm",
@@ -1066,7 +1066,7 @@ fn the_desktop_survives_deny_and_cron_at_and_ssh_are_stopped() {
     stopped(&upgrade, "/user.slice/user-0.slice/upgrade.service");
     assert_eq!(upgrade[3], "made");
 
-    // Over ssh, what runs keeps what it has open and nothing else.
+    // Over ssh, running programs keep what they have open and nothing else.
     assert_eq!(ask("ssh", "launch 1", 2), "ok 1");
     session(
         &machine,
@@ -1083,7 +1083,7 @@ fn the_desktop_survives_deny_and_cron_at_and_ssh_are_stopped() {
     let cuda = told(&machine, "ssh2-cuda", 1);
     assert!(cuda[0].starts_with("error "), "{cuda:?}");
 
-    // A desktop that comes while deny is in force opens its GPU as it starts.
+    // A new desktop session while deny is in force opens its GPU as it starts.
     machine.ok("useradd -m -u 1002 carl");
     session(
         &machine,
@@ -1097,7 +1097,7 @@ fn the_desktop_survives_deny_and_cron_at_and_ssh_are_stopped() {
     assert_eq!(opened[..2], [OPEN; 2], "{opened:?}");
     machine.ok("systemctl stop desk2");
 
-    // Real cron: a user's table, whose jobs for the boot run when it starts, in a cgroup that is new then.
+    // Real cron: a user's table, whose jobs for the boot run when it starts, in a new cgroup.
     machine.ok(&format!(
         "echo 'PATH=/usr/local/bin:/usr/bin:/bin
 @reboot /opt/opening \"{DENIED}\" > /run/told/cron 2>&1; /opt/raw_client > /run/told/cron-cuda 2>&1
@@ -1120,7 +1120,7 @@ fn the_desktop_survives_deny_and_cron_at_and_ssh_are_stopped() {
     claimed(&told(&machine, "at-claim", 3));
 }
 
-/// No GPU could be opened, from a cgroup that begins so.
+/// No GPU could be opened, and the cgroup's path begins with `place`.
 fn stopped(told: &[String], place: &str) {
     assert_eq!(told[..2], [DENIED; 2], "{told:?}");
     assert!(told[2].starts_with(&format!("0::{place}")), "{told:?}");
@@ -1132,10 +1132,10 @@ fn claimed(told: &[String]) {
     assert!(told[2].contains("/claim-"), "{told:?}");
 }
 
-// What can be downloaded, on fresh machines without Rust: the tarball, the packages and the wheels of `packaging/build
+// The downloads, on fresh machines without Rust: the tarball, the packages and the wheels of `packaging/build
 // --packages`. `.ci/long packages` builds them and runs this.
 
-/// Allocates 1 GiB, then 20 GiB, and prints what the driver said: 2 is "out of memory".
+/// Allocates 1 GiB, then 20 GiB, and prints the driver's answers: 2 is "out of memory".
 const TRIES: &str = r#"
 import ctypes as c
 cuda, device, context, at = c.CDLL("libcuda.so.1"), c.c_int(), c.c_void_p(), c.c_uint64()
@@ -1154,7 +1154,7 @@ fn ada(line: &str) -> String {
     )
 }
 
-/// What `apt` and `dpkg` remember of packages that are gone is not gshare's.
+/// Records of `apt` and `dpkg` about removed packages are not gshare's.
 fn left(before: &str, machine: &Machine) -> Vec<String> {
     let own = [
         "var/lib/dpkg",
@@ -1204,7 +1204,8 @@ fn downloads_run_on_each_debian_and_leave_nothing() {
     }
 }
 
-/// From the file to the screen. The simulated driver of this machine then is the demo's, which runs with its older glibc.
+/// From the file to the screen. The simulated driver of this machine is then the demo's, which runs with its older
+/// glibc.
 fn the_demo(machine: &Machine) -> String {
     let start = Instant::now();
     let line = "tar xzf /opt/get/gshare-*.tar.gz && stty rows 40 cols 120 && exec gshare-*/bin/gshare-demo";
@@ -1226,7 +1227,7 @@ fn the_demo(machine: &Machine) -> String {
     said
 }
 
-/// What a program of ada's meets in a quarter of a GPU.
+/// Results of a program of ada's in a quarter of a GPU.
 fn in_a_quarter(machine: &Machine) -> String {
     machine.ok(&ada("gshare claim -q -g 0.25 -- python3 /opt/tries.py"))
 }

@@ -1,6 +1,6 @@
-//! `bench abuse`: one user floods a private service in twelve ways; what others wait for their answers meanwhile, and
-//! what the service and its journal grow to. The journal holds a year of thirty users before the first flood. Each flood
-//! runs twice: with the flooder on one core and all others on another, then with all cores for all.
+//! `bench abuse`: one user floods a private service in twelve ways. Measures the response times of other users, and the
+//! size of the service and its journal. The journal starts with a year of thirty users. Each flood runs twice: with the
+//! flooder on one core and all others on another, then with all cores for everyone.
 
 mod flood;
 mod year;
@@ -26,28 +26,29 @@ use super::stats::Times;
 use crate::command::args::BenchArgs;
 use crate::station::{Options, Station};
 
-/// Goals: 99th percentile of others' answers in milliseconds, under a flood and without one.
+/// Goals for the 99th percentile of other users' response times in milliseconds, with and without a flood.
 const P99_MS: f64 = 20.0;
 const IDLE_P99_MS: f64 = 3.0;
-/// Most that the service may have resident, and most bytes of its journal.
+/// Maximum resident memory of the service, and maximum size of its journal, in bytes.
 const RESIDENT: u64 = 64 << 20;
 const JOURNAL: u64 = 64 << 20;
-/// Longest start after all floods.
+/// Maximum duration of a start after all floods, in seconds.
 const START_S: f64 = 2.0;
-/// Between two questions of the user who is measured.
+/// Pause between two requests of the measured user.
 const PAUSE: Duration = Duration::from_millis(3);
-/// After a flood its connections are closed: that must not stall others either.
+/// After a flood its connections are closed, which must not stall others either.
 const AFTER: Duration = Duration::from_secs(1);
-/// The user who floods; there need not be an account.
+/// User id of the flooder; it needs no account.
 const FLOODER: u32 = 60_601;
 
-/// What was seen during one flood.
+/// Results of one flood.
 struct Seen {
     name: &'static str,
     times: Times,
-    /// Time from receipt to reply in the service, 99th percentile in milliseconds, rounded up to a bound of its histogram.
+    /// 99th percentile of the time from receipt to reply in the service, in milliseconds, rounded up to a histogram
+    /// bound.
     answered_ms: Option<f64>,
-    /// The same with all cores for all.
+    /// The same with all cores for everyone.
     free_answered_ms: Option<f64>,
     resident: u64,
     journal: u64,
@@ -203,10 +204,10 @@ fn at_most(ms: Option<f64>) -> String {
     ms.map_or_else(|| "-".to_owned(), |ms| format!("<= {ms}"))
 }
 
-/// Counts of answers that took at most so many seconds, ascending; the last is of all.
+/// Cumulative histogram: upper bound in seconds and number of answers, ascending; the last entry counts all.
 type Buckets = Vec<(f64, f64)>;
 
-/// Of the answers between two readings the 99th percentile in milliseconds, rounded up to a bound.
+/// 99th percentile of the answers between two readings in milliseconds, rounded up to a bound.
 fn p99_ms(before: &Buckets, after: &Buckets) -> Option<f64> {
     let before = |n: usize| before.get(n).map_or(0.0, |(_, count)| *count);
     let counts = after.iter().enumerate();
@@ -220,17 +221,17 @@ fn p99_ms(before: &Buckets, after: &Buckets) -> Option<f64> {
     Some(le * 1000.0)
 }
 
-/// What stays the same for all floods.
+/// What all floods have in common.
 struct Bench {
     span: Duration,
     cores: usize,
     journal: PathBuf,
-    /// The socket of the service's figures.
+    /// Socket of the service's metrics.
     figures: PathBuf,
 }
 
 impl Bench {
-    /// How long the service took to answer the user who is measured, so far.
+    /// Histogram of the service's response times to the measured user.
     fn answers(&self) -> anyhow::Result<Buckets> {
         let mut stream = UnixStream::connect(&self.figures)?;
         stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n")?;
@@ -246,7 +247,7 @@ impl Bench {
         Ok(page.lines().filter_map(bucket).collect())
     }
 
-    /// The flooder apart from all others, or everybody everywhere.
+    /// Binds the flooder to a core of its own, or lets every process use all cores.
     fn place(&self, station: &Station, flooder: Option<u32>, apart: bool) -> anyhow::Result<()> {
         if self.cores < 2 {
             return Ok(());
@@ -258,7 +259,7 @@ impl Bench {
         flooder.map_or(Ok(()), |pid| pin(pid, &of(1)))
     }
 
-    /// A flood with the flooder apart, then one without.
+    /// A flood with the flooder on its own core, then one with all cores for everyone.
     fn under(
         &self,
         name: &'static str,
@@ -275,7 +276,7 @@ impl Bench {
         })
     }
 
-    /// One flood, and a moment after it.
+    /// One flood, and a short time after it.
     fn flood(
         &self,
         name: &'static str,
@@ -325,7 +326,7 @@ fn start(name: &str, station: &Station, span: Duration) -> anyhow::Result<Child>
     command.spawn().context("cannot start the flooder")
 }
 
-/// A user who asks and is measured: about an own claim, and for another size of it.
+/// The measured user, who queries a claim and asks to resize it.
 struct Victim {
     socket: PathBuf,
     client: Client,
@@ -349,7 +350,7 @@ impl Victim {
         })
     }
 
-    /// Milliseconds to each answer, as long as `more` says so and at most for that time.
+    /// Response times in milliseconds, while `more` returns true and at most for that time.
     fn measure(
         &mut self,
         most: Duration,
@@ -365,7 +366,7 @@ impl Victim {
             };
             let call = serde_json::from_value(line)?;
             let begun = Instant::now();
-            // Now and then as a command does: with a connection of its own.
+            // Every eighth request opens its own connection, as a command does.
             if self.asked.is_multiple_of(8) {
                 self.client = Client::connect(&self.socket)?;
                 self.client
@@ -379,7 +380,7 @@ impl Victim {
     }
 }
 
-/// Binds all threads of a process to some cores.
+/// Binds all threads of a process to these cores.
 fn pin(pid: u32, cores: &[usize]) -> anyhow::Result<()> {
     let mut set = CpuSet::new();
     for core in cores {
@@ -388,14 +389,14 @@ fn pin(pid: u32, cores: &[usize]) -> anyhow::Result<()> {
     for task in std::fs::read_dir(format!("/proc/{pid}/task"))? {
         let name = task?.file_name();
         if let Some(task) = name.to_str().and_then(|n| n.parse().ok()) {
-            // A thread may have ended meanwhile.
+            // The thread may have ended.
             let _ = sched_setaffinity(Pid::from_raw(task), &set);
         }
     }
     Ok(())
 }
 
-/// Bytes that the service has resident.
+/// Resident memory of the service, in bytes.
 fn resident(station: &Station) -> u64 {
     let of = |pid: u32| {
         let text = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
@@ -406,7 +407,7 @@ fn resident(station: &Station) -> u64 {
     station.service_pid().and_then(of).unwrap_or(0)
 }
 
-/// Bytes of a database with what is beside it.
+/// Size in bytes of a database with its additional files.
 fn bytes_of(path: &Path) -> u64 {
     let names = ["", "-wal"].map(|end| PathBuf::from(format!("{}{end}", path.display())));
     let sizes = names.iter().filter_map(|p| p.metadata().ok());

@@ -1,6 +1,6 @@
-//! `bench attribution`: how far the claims' SM activity and occupancy are from what they truly did. The truth is
-//! the simulation's: blocks in waves and tails, memory that does not suffice, caches that neighbours use, slices
-//! that take time to change; all drawn from seeds that are printed. It shares no code with the estimate.
+//! `bench attribution`: errors of the claims' SM activity and occupancy against the truth of a simulation. The
+//! simulation has blocks in waves and tails, limited memory bandwidth, shared caches, and time slices that take time to
+//! change. All parameters are drawn from seeds that are printed. It shares no code with the estimate.
 
 mod mix;
 mod program;
@@ -18,26 +18,26 @@ use crate::command::args::BenchArgs;
 
 /// GPU models: two without counters of their own, two with.
 const MODELS: [&str; 4] = ["rtx4090", "a100-80gb", "h100", "h200"];
-/// Most claims of a mix.
+/// Maximum number of claims in a mix.
 const CLAIMS: usize = 6;
-/// Points of a percent by which a mean over ten seconds may be off: SM activity, occupancy.
+/// Goals for the error of a mean over ten seconds, in percentage points: SM activity, occupancy.
 const GOALS: [f64; 2] = [3.0, 5.0];
 
-/// Part of the claims that may be over a goal in some window.
+/// Maximum fraction of claims above a goal in some window.
 const OVER_MOST: f64 = 0.01;
 
-/// What a window of a mix takes one core in a release build, on average.
+/// Mean processor time of a window of a mix in a release build, in seconds.
 const WINDOW_SECONDS: f64 = 0.75;
 
 fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// The first seed where nobody asks for others and no commit can be told.
+/// Default first seed if the commit is unknown.
 const FIRST_SEED: u64 = 1000;
 
-/// The first seed that the commit of the sources names, so that nobody can have looked at the mixes that judge it;
-/// `None` where git cannot tell, or where the sources are not those of a commit.
+/// First seed, derived from the commit of the sources, so that nobody can tune to the mixes beforehand. `None` if git
+/// does not know the commit, or the sources differ from it.
 fn seed_of_commit() -> Option<u64> {
     let git = |words: &[&str]| {
         let output = std::process::Command::new("git")
@@ -54,17 +54,17 @@ fn seed_of_commit() -> Option<u64> {
     changed.is_empty().then_some(start)
 }
 
-/// What was found for one model, one way of sharing.
+/// Results for one model and one way of sharing.
 struct Row {
     model: &'static Model,
     sharing: Sharing,
     errors: Vec<Error>,
     /// The worst mix: error, claims, seed.
     worst: (f64, usize, u64),
-    /// Mixes, and those of them with a claim that is over a goal in some window.
+    /// Number of mixes, and of mixes with a claim above a goal in some window.
     mixes: usize,
     over: Vec<u64>,
-    /// Claims of all mixes, and those of them that are over a goal in some window.
+    /// Number of claims in all mixes, and of claims above a goal in some window.
     claims: usize,
     claims_over: usize,
 }
@@ -77,7 +77,7 @@ impl Error {
     }
 }
 
-/// How many claims the mix of a seed has: as often one as any other number.
+/// Number of claims in the mix of a seed; all numbers are equally frequent.
 fn claims_of(seed: u64) -> usize {
     (seed + 2) as usize % CLAIMS + 1
 }

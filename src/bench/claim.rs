@@ -1,5 +1,5 @@
-//! `bench claim`: what `gshare claim -g 0.1 -- true` costs above `true`, cold (runs 300 ms apart, so that
-//! the kernel's cgroup locks have gone to sleep) and back to back; for both ways to hold a command.
+//! `bench claim`: cost of `gshare claim -g 0.1 -- true` above `true`, cold (runs 300 ms apart, so that the kernel's
+//! cgroup locks have gone to sleep) and back to back, for both ways of enforcing limits.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -16,11 +16,11 @@ use crate::station::{Options, Station};
 /// Goals in milliseconds: median and 99th percentile.
 const COLD: (f64, f64) = (15.0, 40.0);
 const WARM: (f64, f64) = (10.0, 25.0);
-/// What a strict launch may take above these: one more program, one more question, a mount namespace.
+/// Additional time for a strict launch: one more program, one more request, a mount namespace.
 const STRICT_MS: f64 = 5.0;
 const GAP: Duration = Duration::from_millis(300);
 
-/// What one series measured, in milliseconds.
+/// Measurements of one series, in milliseconds.
 struct Series {
     above: Times,
     claim: Times,
@@ -59,7 +59,7 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<Value> {
     Ok(line)
 }
 
-/// What was measured in one way of holding commands.
+/// Measurements for one way of enforcing limits.
 struct Measured {
     cgroups: bool,
     device_filter: bool,
@@ -82,7 +82,7 @@ fn both(options: &Options, runs: u32) -> anyhow::Result<Measured> {
         !options.strict || snapshot.caps == gshare_proto::Caps::Strict,
         "the launcher cannot be used here: gshare doctor"
     );
-    // One of each first, so that the programs are in the page cache.
+    // Warm up, so that the programs are in the page cache.
     measure(&station, 3, Duration::ZERO)?;
     say(&format!(
         "cold: {} ms between runs, about {:.0} s ...",
@@ -201,7 +201,7 @@ fn measure(station: &Station, runs: u32, gap: Duration) -> anyhow::Result<Series
     })
 }
 
-/// Milliseconds from the start of a process to its end.
+/// Run time of a process in milliseconds.
 fn timed(command: &mut Command) -> anyhow::Result<f64> {
     command.stdin(Stdio::null()).stdout(Stdio::null());
     let started = Instant::now();
@@ -211,7 +211,7 @@ fn timed(command: &mut Command) -> anyhow::Result<f64> {
     Ok(ms)
 }
 
-/// The phases of one run in milliseconds: spawn, arguments, socket, the service's own, answer, exec.
+/// Phases of one run in milliseconds: spawn, arguments, socket, service, answer, exec.
 fn read_phases(file: &Path, spawned_ns: u64) -> anyhow::Result<Vec<(String, f64)>> {
     let text = std::fs::read_to_string(file).context("the claim wrote no phases")?;
     let seen: Value = serde_json::from_str(text.trim()).context("the phases are garbled")?;

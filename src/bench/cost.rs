@@ -1,5 +1,5 @@
-//! `bench cost`: what watching costs. The service at one look a second with eight GPUs, fifty claims and a hundred
-//! processes on them, and the screen, beside the usual monitors on the same simulated NVML in the same run.
+//! `bench cost`: cost of monitoring. The service with one poll per second, eight GPUs, fifty claims and a hundred
+//! processes, and the screen, are compared with common monitors on the same simulated NVML in the same run.
 
 use std::fs;
 use std::io::Read;
@@ -19,16 +19,16 @@ use crate::demo::Job;
 use crate::station::{Options, Station};
 
 const CLAIMS: usize = 50;
-/// Columns and rows of the terminal beside them, and of those that nobody touches while two claims do nothing.
+/// Terminal size in columns and rows: for the comparison, and for idle screens beside two idle claims.
 const SIZE: (u16, u16) = (110, 34);
 const QUIET: [(u16, u16); 3] = [(80, 24), (120, 40), (200, 50)];
 /// Percent of a core.
 const GOAL_SERVICE: f64 = 0.5;
 const GOAL_SCREEN: f64 = 0.12;
-/// Bytes a second of a screen on which nothing happens.
+/// Bytes per second of an idle screen.
 const GOAL_BYTES: f64 = 600.0;
 const GOAL_RESIDENT: u64 = 20 << 20;
-/// Programs get this long before they are measured.
+/// Programs run this long before they are measured.
 const SETTLE: Duration = Duration::from_secs(5);
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -118,11 +118,11 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<Value> {
     Ok(line)
 }
 
-/// Percent of a core, and bytes a second, of screens that nobody touches beside two claims that do nothing.
+/// Percent of a core, and bytes per second, of idle screens beside two idle claims.
 fn quiet(station: &Station, span: Duration) -> anyhow::Result<Vec<(f64, f64)>> {
     let claim = |size| {
         let mut command = station.command();
-        // It ends with its input.
+        // The command ends when its input is closed.
         command.args(["claim", "-q", "-g", size, "--", "cat"]);
         command
             .stdin(Stdio::piped())
@@ -160,7 +160,7 @@ impl Cast {
             pause_ms: 500,
         };
         for n in 0..CLAIMS {
-            // Two processes in each claim; in one of ten something runs now and then.
+            // Two processes in each claim; in every tenth claim one of them works now and then.
             let second = if n % 10 == 0 { &works } else { &still };
             let words = |job: &Job| {
                 let program = station.program().display().to_string();
@@ -178,7 +178,7 @@ impl Cast {
         Ok(Self(children))
     }
 
-    /// Waits until all are on their GPUs; how many processes that are.
+    /// Waits until all processes are on their GPUs; returns their number.
     fn wait(&mut self, station: &Station) -> anyhow::Result<usize> {
         let until = Instant::now() + PATIENCE;
         loop {
@@ -211,7 +211,7 @@ struct Meter {
 }
 
 impl Meter {
-    /// By a cgroup of its own where there may be one, else by the process's own figures.
+    /// Uses a cgroup if one can be created, else the process's own figures.
     fn of(pid: u32) -> anyhow::Result<Self> {
         let pid = pid.cast_signed();
         proc::stat(pid).context("the process to measure has ended")?;
@@ -235,8 +235,8 @@ impl Meter {
         }
     }
 
-    /// Puts the process where it is measured. A service that is just being asked may put itself back to where it
-    /// saw itself a moment ago.
+    /// Moves the process into the cgroup. A service that is handling a request may move itself back to the cgroup that
+    /// it saw a moment ago.
     fn enter(&self) -> anyhow::Result<()> {
         let Some(dir) = &self.cgroup else {
             return Ok(());
@@ -251,7 +251,7 @@ impl Meter {
         anyhow::bail!("the process does not stay in the cgroup that it is measured by")
     }
 
-    /// Whether the process is where it is measured.
+    /// Whether the process is in the cgroup.
     fn holds(&self) -> bool {
         let Some(dir) = &self.cgroup else { return true };
         let pids = fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default();
@@ -275,7 +275,7 @@ impl Meter {
         }
     }
 
-    /// Percent of a core over a time, and what `also` counted per second meanwhile.
+    /// Percent of a core over a time, and the rate per second of what `also` counts.
     fn percent(
         &self,
         span: Duration,
@@ -299,7 +299,7 @@ impl Meter {
 impl Drop for Meter {
     fn drop(&mut self) {
         let Some(dir) = &self.cgroup else { return };
-        // What is left in it goes to the top, so that it can be taken away.
+        // Move remaining processes to the top, so that the cgroup can be removed.
         if let Some(top) = dir.parent() {
             let left = fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default();
             for pid in left.lines() {
@@ -310,7 +310,7 @@ impl Drop for Meter {
     }
 }
 
-/// Where cgroup2 is mounted.
+/// Mount point of cgroup2.
 fn mount() -> Option<PathBuf> {
     let mounts = fs::read_to_string("/proc/mounts").ok()?;
     let mut fields = mounts.lines().map(|l| l.split(' ').collect::<Vec<_>>());
@@ -326,7 +326,7 @@ fn resident(pid: u32) -> u64 {
     kib.unwrap_or(u64::MAX / 1024).saturating_mul(1024)
 }
 
-/// A program that shows GPUs in a terminal.
+/// A terminal monitor for GPUs.
 struct Monitor {
     name: &'static str,
     program: Option<PathBuf>,
@@ -369,7 +369,7 @@ fn monitors(station: &Station) -> [Monitor; 3] {
 }
 
 impl Monitor {
-    /// Percent of a core and bytes a second that it writes.
+    /// Percent of a core, and bytes per second that it writes.
     fn measure(&self, station: &Station, span: Duration) -> anyhow::Result<(f64, f64)> {
         let program = self
             .program
@@ -382,7 +382,7 @@ impl Monitor {
             ws_ypixel: 0,
         };
         let pty = openpty(Some(&size), None).context("no terminal")?;
-        // A program that held its own terminal's other end would outlive this one.
+        // A program that inherits its own terminal's other end would outlive this one.
         fcntl(&pty.master, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC))?;
         let mut command = station.client_environment(Command::new("setsid"));
         command.arg("--ctty").arg(program).args(self.arguments);
@@ -474,7 +474,7 @@ mod tests {
         });
         let _ = idle.kill();
         let _ = idle.wait();
-        // Without cgroups the process's own figures count.
+        // Without cgroups the process's own figures are used.
         assert_eq!(measured.is_err(), away.is_some(), "{measured:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! Numbers drawn from a seed that is printed.
+//! Random numbers from a printed seed.
 
 /// splitmix64.
 #[derive(Clone, Debug)]
@@ -16,28 +16,26 @@ impl Dice {
         x ^ (x >> 31)
     }
 
-    /// A number below `n`.
     pub(super) fn below(&mut self, n: u64) -> u64 {
         self.next() % n.max(1)
     }
 
-    /// A number from `low` to `high`, each order of magnitude as likely as another.
+    /// A log-uniform random number from `low` to `high`.
     pub(super) fn scale(&mut self, low: f64, high: f64) -> f64 {
         low * (high / low).powf(self.unit())
     }
 
-    /// A number from 0 up to 1.
+    /// A random number in [0, 1).
     pub(super) fn unit(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// A number of the standard normal distribution.
+    /// A standard normal random number.
     pub(super) fn normal(&mut self) -> f64 {
         let radius = (-2.0 * (1.0 - self.unit()).ln()).sqrt();
         radius * (std::f64::consts::TAU * self.unit()).cos()
     }
 
-    /// One of several.
     pub(super) fn one<T: Copy>(&mut self, of: &[T]) -> T {
         of[self.below(of.len() as u64) as usize]
     }

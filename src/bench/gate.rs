@@ -1,6 +1,5 @@
-//! `bench gate`: real processes in claims share one GPU, simulated or (`--device real`) the machine's first one.
-//! Every mix runs gated and without the proxy; at 10:90 that one has to miss by more than 20 points, or the run
-//! says nothing.
+//! `bench gate`: real processes in claims share one GPU, simulated or (`--device real`) the machine's first one. Every
+//! mix runs with and without the proxy. Without it 10:90 must miss by more than 20 points, or the run proves nothing.
 
 mod account;
 mod light;
@@ -22,29 +21,27 @@ use crate::station::{Options, Station};
 pub(crate) use self::run::WORKER_ARGUMENT;
 pub(crate) use self::worker::run as program;
 
-/// Processors busy above which goals say nothing: the programs and the simulation lack time then.
+/// Processor load above which goals are not judged: programs and simulation lack processor time then.
 const CPU_MOST: f64 = 0.6;
 const POINTS: f64 = 2.0;
 const TOTAL: f64 = 0.97;
 const STALL_MS: f64 = 20.0;
 const ARBITER: f64 = 0.01;
-/// How long programs run before a mix is watched, how long it is without the gate, and what starting and ending one
-/// takes, in seconds.
+/// In seconds: time before a mix is watched, its length without the gate, and the time to start and end a program.
 const SETTLE: u64 = 1;
 const BARE: u64 = 1;
 const START: f64 = 0.5;
-/// What is measured behind the mixes takes, in seconds.
+/// Duration of the measurements after the mixes, in seconds.
 const AT_THE_END: f64 = 14.0;
-/// Points by which 10:90 has to miss without the gate.
+/// Points by which 10:90 must miss without the gate.
 const UNGATED: f64 = 20.0;
 
-/// One mix.
 struct Mix {
     name: &'static str,
     shares: &'static [u32],
     kind: &'static str,
     kernel: &'static str,
-    /// Further arguments of the program.
+    /// Additional arguments of the program.
     more: &'static [&'static str],
     seconds: u64,
     quick: bool,
@@ -68,23 +65,23 @@ const fn mix(
 }
 
 impl Mix {
-    /// How long it is watched, in seconds.
+    /// Length of the measurement in seconds.
     fn watched(&self, gated: bool, quick: bool) -> u64 {
         match (gated, quick) {
             (true, true) => 3,
             (true, false) => self.seconds,
-            // The bare run gives the total only.
+            // The run without the gate only needs the total.
             (false, _) => BARE,
         }
     }
 
-    /// How long all of it takes, in seconds.
+    /// Duration of everything in seconds.
     fn takes(&self, quick: bool) -> f64 {
         let arm = |gated| (SETTLE + self.watched(gated, quick)) as f64 + START;
         arm(true) + arm(false)
     }
 
-    /// One of its programs, with the whole GPU.
+    /// One of its programs with the whole GPU.
     fn alone(&self) -> Mix {
         Mix {
             shares: &[1000],
@@ -132,15 +129,15 @@ const MIXES: &[Mix] = &[
     },
 ];
 
-/// Where a run takes place.
+/// Environment of a run.
 struct Place {
     station: Station,
-    /// On a real GPU: rounds of the kernel in a millisecond.
+    /// On a real GPU: loop iterations of the kernel per millisecond.
     rounds: Option<u64>,
 }
 
 impl Place {
-    /// Sets what the simulated driver costs from now on.
+    /// Sets the costs of the simulated driver.
     fn take_preset(&self, name: &str) -> anyhow::Result<()> {
         if self.rounds.is_some() {
             return Ok(());
@@ -155,7 +152,7 @@ fn simulated() -> anyhow::Result<Place> {
     let station = Station::start(&Options {
         gpus: vec!["h100".to_owned(); 2],
         costs: worker::costs(),
-        // Programs outside claims are what claims are compared with: they take nothing from these.
+        // Programs without a claim are the baseline; they must not reduce the room of claims.
         config: "[policy]\nunclaimed = \"observe\"\n".to_owned(),
         ..Options::new(std::env::current_exe().context("cannot find the program itself")?)
     })?;
@@ -165,7 +162,7 @@ fn simulated() -> anyhow::Result<Place> {
     })
 }
 
-/// Bytes that the simulated GPU copies in a second.
+/// Copy rate of the simulated GPU in bytes per second.
 fn copy_rate() -> u64 {
     let model = gshare_sim_board::Model::by_slug("h100");
     model.map_or(0, |m| {
@@ -173,7 +170,7 @@ fn copy_rate() -> u64 {
     })
 }
 
-/// What the floods came to.
+/// Sum over the floods.
 struct Sum {
     lines: Vec<Value>,
     ok: bool,
@@ -190,7 +187,7 @@ impl Default for Sum {
     }
 }
 
-/// The costs of a driver under which a run measures: nothing is tuned to the middle of a range.
+/// Driver costs to measure with, at both ends of the range, so that nothing is tuned to the middle.
 fn presets(args: &BenchArgs) -> Vec<&str> {
     match &args.preset {
         Some(one) => vec![one],
@@ -199,7 +196,7 @@ fn presets(args: &BenchArgs) -> Vec<&str> {
     }
 }
 
-/// Measures one mix of floods with the gate and without.
+/// Measures one mix of floods with and without the gate.
 fn flood(place: &Place, mix: &Mix, preset: &str, quick: bool, sum: &mut Sum) -> anyhow::Result<()> {
     let bare = one(place, mix, false, quick)?;
     if std::ptr::eq(mix, &raw const MIXES[0]) {
@@ -343,13 +340,13 @@ impl Place {
 
 fn one(place: &Place, mix: &Mix, gated: bool, quick: bool) -> anyhow::Result<Outcome> {
     let running = Running::start(&place.station, &parts(mix), place.how(gated, mix.kernel))?;
-    // Goals hold from then on after the last arrival.
+    // Goals apply this long after the last start.
     std::thread::sleep(Duration::from_secs(SETTLE));
     let seconds = mix.watched(gated, quick);
     running.watch(&place.station, &wanted(mix), Duration::from_secs(seconds))
 }
 
-/// Points by which the first claim's part misses what it asked for.
+/// Points by which the first claim's part differs from its request.
 fn miss(outcome: &Outcome, mix: &Mix) -> f64 {
     let got = outcome.got.first().copied().unwrap_or(0.0);
     (got - f64::from(mix.shares[0]) / 1000.0).abs() * 100.0
@@ -357,7 +354,7 @@ fn miss(outcome: &Outcome, mix: &Mix) -> f64 {
 
 fn met(gated: &Outcome, bare: &Outcome, mix: &Mix) -> bool {
     let ms = worker::kernel_ns(mix.kernel).unwrap_or(0) as f64 / 1e6;
-    // Over 20 s a long kernel more or less is no excuse.
+    // Over 20 s one long kernel more or less is no excuse.
     let long_run = mix.seconds < 20
         || wanted(mix)
             .iter()
@@ -371,7 +368,7 @@ fn met(gated: &Outcome, bare: &Outcome, mix: &Mix) -> bool {
         && gated.arbiter <= ARBITER
 }
 
-/// A word on the goals of a row.
+/// Verdict on the goals of a row.
 fn verdict(met: bool, judged: bool, quick: bool) -> &'static str {
     match (met, judged, quick) {
         (_, _, true) => "not judged",
@@ -406,8 +403,8 @@ fn row(name: &str, mix: &Mix, o: &Outcome, bare: &Outcome, verdict: &str) {
     ));
 }
 
-/// One of a mix's programs alone on the GPU, as often as there are claims in it: what turns could come to at most.
-/// What the claims do beyond that without the gate is that one's copies run beside the other's kernels.
+/// Runs one of a mix's programs alone, as often as the mix has claims: the maximum with turns. Without the gate claims
+/// can exceed it, because copies of one run while kernels of the other do.
 fn overlap(
     place: &Place,
     mix: &Mix,
@@ -455,7 +452,7 @@ fn floods(shares: &[u32]) -> Vec<Part> {
     shares.iter().map(part).collect()
 }
 
-/// Processor time of the arbiter while one claim works and another holds its part.
+/// Processor time of the arbiter while one claim works and another is idle.
 fn uncontended(place: &Place) -> anyhow::Result<Value> {
     let mut parts = floods(&[500, 500]);
     // One launch in ten minutes.
@@ -474,8 +471,8 @@ fn uncontended(place: &Place) -> anyhow::Result<Value> {
     Ok(json!({ "arbiter_ns": arbiter, "total": outcome.total, "cpu": outcome.cpu }))
 }
 
-/// The service dies under a mix of 20:30, and under claims of which one works: nobody may use more than its
-/// request from five periods on.
+/// The service dies under a mix of 20:30, and under claims of which one works. From five periods on no claim may use
+/// more than its request.
 fn silent(mut place: Place) -> anyhow::Result<(Value, bool)> {
     let mut values = Vec::new();
     let mut all_within = true;

@@ -1,5 +1,5 @@
-//! `bench kernel`: what `gshare kernel exec` adds to the start of a notebook's kernel: the time from the start of the
-//! process to its end, with a kernel that does nothing, above the same without gshare.
+//! `bench kernel`: time that `gshare kernel exec` adds to a notebook kernel, from the start of the process to its end,
+//! with a kernel that does nothing.
 
 use std::process::{Command, Stdio};
 use std::time::Instant;
@@ -12,7 +12,7 @@ use super::stats::Times;
 use crate::command::args::BenchArgs;
 use crate::station::{Options, Station};
 
-/// Median of what the wrapper may add, in milliseconds.
+/// Goal for the median of the added time, in milliseconds.
 const GOAL_MS: f64 = 20.0;
 
 pub(super) fn run(args: &BenchArgs) -> anyhow::Result<Value> {
@@ -29,7 +29,7 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<Value> {
             .args(["kernel", "exec", "-g", "0.25", "--", "true"])
             .arg(&file);
         let with = timed(&mut command)?;
-        // The first ones fetch the programs from the disk.
+        // The first runs load the programs from disk.
         if run >= 3 {
             above.push(with - alone);
             wrapped.push(with);
@@ -68,7 +68,7 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<Value> {
     Ok(line)
 }
 
-/// Milliseconds from the start of a process to its end.
+/// Run time of a process in milliseconds.
 fn timed(command: &mut Command) -> anyhow::Result<f64> {
     command.stdin(Stdio::null()).stdout(Stdio::null());
     let started = Instant::now();

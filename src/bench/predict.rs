@@ -1,6 +1,6 @@
-//! `bench predict`: how well sizes are predicted from earlier runs. The runs are made up (see [`families`]), so that the
-//! best that anybody could say is known (the oracle); beside it what simpler rules say. With `--traces FILE` (more than
-//! once: a directory) also records of gshare's own and lists of what programs used over time.
+//! `bench predict`: how well sizes are predicted from earlier runs. The runs are synthetic (see [`families`]), so that
+//! the best possible prediction (the oracle) is known; simpler rules are compared as well. `--traces FILE` (repeatable,
+//! also a directory) adds gshare's own records and lists of programs' memory over time.
 
 mod asked;
 mod families;
@@ -18,17 +18,17 @@ use super::stats::Times;
 use crate::command::args::BenchArgs;
 use crate::records::{row_json, rows, stretch};
 
-/// Families of a seed.
+/// Number of families per seed.
 const FAMILIES: usize = 120;
-/// Largest factor between the median error and the oracle's.
+/// Maximum median error relative to the oracle's.
 const GOAL_ERROR: f64 = 1.3;
-/// Points of percent that more runs may be above the bound than was said.
+/// Maximum percentage points by which the runs above the bound exceed the nominal rate.
 const GOAL_UNDER: f64 = 0.5;
-/// Of what peaks would use of the allocated, at least this part is used.
+/// Minimum use of the allocated memory, relative to the use with known peaks.
 const GOAL_USED: f64 = 0.85;
-/// Most of the runs that may run out of memory.
+/// Maximum fraction of runs that run out of memory.
 const GOAL_REFUSED: f64 = 0.01;
-/// After so many runs a change has been understood.
+/// Number of runs after which a change must be recognized.
 const GOAL_DRIFT: usize = 3;
 
 pub(super) fn run(args: &BenchArgs) -> anyhow::Result<Value> {
@@ -80,7 +80,7 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<Value> {
         };
         drift.push(row(&name, errors));
     }
-    // The first run that is predicted about as well as the one before the change, and all later ones too.
+    // The first run from which on predictions are about as good as before the change.
     let well = |judge: &Judge| judge.gshare <= GOAL_ERROR * drift[0].gshare;
     let recovered = drift.iter().rposition(|j| !well(j)).unwrap_or(0);
     say(&format!(
@@ -136,8 +136,8 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<Value> {
     }))
 }
 
-/// The same runs with sizes as asked for, learnt, as needed and by the simple rule (the highest of the last runs of the
-/// program plus a fifth), on four GPUs of 48 GiB that are asked for up to 90 %.
+/// The same runs with requested, learned and true sizes and with the simple rule (highest of the program's last runs
+/// plus a fifth), on four GPUs of 48 GiB at up to 90 % load.
 fn sizes(seeds: u32) -> [Sized; 4] {
     let mem = 48 << 30;
     let mut sums = [Sized::default(); 4];
@@ -166,7 +166,7 @@ fn sizes(seeds: u32) -> [Sized; 4] {
     sums
 }
 
-/// The files that are named, and those in directories that are.
+/// The named files, and the files in named directories.
 fn paths(args: &BenchArgs) -> anyhow::Result<Vec<std::path::PathBuf>> {
     let Some(path) = &args.traces else {
         return Ok(Vec::new());

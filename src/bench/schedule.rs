@@ -1,5 +1,5 @@
-//! `bench schedule`: the live machine in virtual time over blocks of a list of claims, beside what it is measured
-//! against; the search for places; and how long a step of the machine takes.
+//! `bench schedule`: the live machine in virtual time over blocks of a list of claims, compared with baselines; the
+//! search for places; and the duration of a step of the machine.
 
 mod core_step;
 mod placing;
@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use super::say;
 use crate::command::args::BenchArgs;
 
-/// Blocks of a whole run: rules may be chosen by the first half of them, and are judged by the other.
+/// Number of blocks of a full run. Rules may be tuned on the first half; goals are judged on the second half.
 const BLOCKS: u32 = 20;
 const QUICK_BLOCKS: u32 = 4;
 const SEEDS_OF_WAYS: u64 = 10;
@@ -31,7 +31,7 @@ struct List {
 }
 
 impl List {
-    /// Most of its claims are parts of a GPU.
+    /// Whether most claims are parts of a GPU.
     fn is_shared(&self) -> bool {
         self.name.contains("gpushare")
     }
@@ -42,7 +42,7 @@ impl List {
     }
 }
 
-/// The parts that can be run alone.
+/// Names of the parts that can run alone.
 const CORE_STEP: &str = "core-step";
 const GAMING: &str = "gaming";
 
@@ -106,7 +106,7 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<Value> {
     Ok(line)
 }
 
-/// The lists of a directory, or one that is made up.
+/// The lists of a directory, or a synthetic one.
 fn lists(dir: Option<&Path>) -> anyhow::Result<Vec<List>> {
     let Some(dir) = dir else {
         return Ok(vec![List {
@@ -139,7 +139,7 @@ fn lists(dir: Option<&Path>) -> anyhow::Result<Vec<List>> {
     Ok(found)
 }
 
-/// Plays the rows of one list, first by the blocks that rules were chosen by, then by the others.
+/// Plays the rows of one list: first the blocks on which rules were tuned, then the others.
 fn play_cases(
     list: &List,
     blocks: u32,
@@ -207,7 +207,7 @@ fn figures(sums: &Sums) -> Value {
     })
 }
 
-/// Ways to get more than one's part, each beside the honest one.
+/// Plays tricks to get more than one's share, each compared with the honest request.
 fn play_ways(lists: &[List], args: &BenchArgs, measured: &mut Vec<Value>, goals: &mut Vec<Goal>) {
     let claims = if args.quick { 150 } else { 600 };
     let seeds = if args.quick { 2 } else { SEEDS_OF_WAYS };
@@ -246,7 +246,7 @@ fn play_ways(lists: &[List], args: &BenchArgs, measured: &mut Vec<Value>, goals:
     }
 }
 
-/// Processor time of this thread in nanoseconds: what others run here meanwhile does not count.
+/// Processor time of this thread in nanoseconds, not affected by other load.
 fn cpu_ns() -> u64 {
     nix::time::clock_gettime(nix::time::ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(0, |t| {
         let ns = Duration::from(t).as_nanos();

@@ -1,5 +1,5 @@
-//! `bench screen`: the real program on a pseudo-terminal. Times from a key to the frame that answers it, bytes of a
-//! refresh, and processor time at one snapshot a second, on made-up snapshots that change every second.
+//! `bench screen`: the real program on a pseudo-terminal. Measures the time from a key to the resulting frame, the
+//! bytes of a refresh, and processor time, with synthetic snapshots that change every second.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -24,13 +24,13 @@ use super::stats::Times;
 use crate::clock::unix_ms;
 use crate::command::args::BenchArgs;
 
-/// Goals: milliseconds from a key to the screen at the 99th percentile, percent of a core.
+/// Goals: 99th percentile from a key to the screen in milliseconds, and percent of a core.
 const KEY_MS: f64 = 33.0;
 const CORE: f64 = 0.12;
-/// The end of a frame.
+/// Marks the end of a frame.
 const FRAME: &[u8] = b"\x1b[?2026l";
 const PATIENCE: Duration = Duration::from_secs(20);
-/// The last key of a run of keys has settled by then.
+/// Time after which the screen has settled after the last key.
 const QUIET: Duration = Duration::from_millis(120);
 
 pub(super) fn run(args: &BenchArgs) -> anyhow::Result<Value> {
@@ -104,11 +104,11 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<Value> {
     Ok(line)
 }
 
-/// The program on a terminal.
+/// The program on a pseudo-terminal.
 struct Seen {
     child: Child,
     keys: File,
-    /// What it writes, with the time at which it was read.
+    /// Its output, with the time of reading.
     output: Receiver<(Instant, Vec<u8>)>,
 }
 
@@ -119,24 +119,24 @@ impl Drop for Seen {
     }
 }
 
-/// What came of a run of keys.
+/// Results of a sequence of keys.
 struct Keys {
-    /// Milliseconds from a key to the frame that answers it.
+    /// Milliseconds from a key to its frame.
     times: Times,
     /// Bytes of such a frame.
     bytes: usize,
-    /// Mean processor time of the program meanwhile: what other load of the machine does not change.
+    /// Mean processor time of the program, which other load does not affect.
     worked_ms: f64,
 }
 
-/// What a screen costs that nobody touches.
+/// Cost of an idle screen.
 struct Quiet {
     core: f64,
     bytes: f64,
 }
 
 impl Seen {
-    /// Starts it and waits until it has drawn.
+    /// Starts the program and waits for its first frame.
     fn start(file: &Path, page: &str, cols: u16, rows: u16) -> anyhow::Result<Self> {
         let size = Winsize {
             ws_row: rows,
@@ -177,7 +177,7 @@ impl Seen {
         Ok(seen)
     }
 
-    /// Waits for the end of a frame: when it was read, and the bytes up to it.
+    /// Waits for the end of a frame; returns its time and the bytes up to it.
     fn frame(&self, most: Duration) -> anyhow::Result<Option<(Instant, usize)>> {
         let end = Instant::now() + most;
         let (mut bytes, mut tail) = (0, Vec::new());
@@ -197,13 +197,13 @@ impl Seen {
         }
     }
 
-    /// Throws away what is still being drawn.
+    /// Discards the rest of the current output.
     fn settle(&self) {
         while self.output.recv_timeout(QUIET).is_ok() {}
     }
 
-    /// Presses keys, each when the last one has been answered and some time later, so that some of them meet
-    /// a snapshot that has just come.
+    /// Presses keys. Each waits for the frame of the last one plus a varying pause, so that some arrive together with a
+    /// new snapshot.
     fn keys(&mut self, n: u32) -> anyhow::Result<Keys> {
         let (mut times, mut bytes) = (Vec::new(), Vec::new());
         let (mut worked, mut drawn) = (0.0, 0u32);
@@ -211,8 +211,8 @@ impl Seen {
         for i in 0..n {
             thread::sleep(Duration::from_millis(20 + random.below(60)));
             while self.output.try_recv().is_ok() {}
-            // To the other row and back, and at times to the other end of the list: each key changes the screen, for
-            // one that does not is answered by the next snapshot only.
+            // Alternates between two rows and sometimes jumps to the other end of the list. Each key must change the
+            // screen, because otherwise only the next snapshot draws a frame.
             let at_end = i / 20 % 2 == 1;
             let key: &[u8] = match (i % 20, at_end) {
                 (19, false) => b"\x1b[F",
@@ -252,7 +252,7 @@ impl Seen {
         })
     }
 
-    /// Seconds of processor time of the program so far, of all its threads.
+    /// Processor time of all the program's threads so far, in seconds.
     fn processor(&self) -> anyhow::Result<f64> {
         let mut nanoseconds = 0.0;
         for task in std::fs::read_dir(format!("/proc/{}/task", self.child.id()))? {
@@ -266,7 +266,7 @@ impl Seen {
 
 const GIB: u64 = 1 << 30;
 
-/// A recording of made-up snapshots, one a second.
+/// Writes a recording of synthetic snapshots, one per second.
 fn record(path: &Path, claims: u32, seconds: u32) -> anyhow::Result<()> {
     let mut file = std::io::BufWriter::new(File::create(path)?);
     let start = unix_ms();

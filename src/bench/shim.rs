@@ -1,6 +1,6 @@
-//! `bench shim`: what the proxy adds to a call of the driver. The driver is one that does nothing, so
-//! that nothing hides the proxy; bare and proxied rounds alternate in one process, which is a member of
-//! a claim with a cap, three neighbours and all counters on.
+//! `bench shim`: time that the proxy adds to a driver call. The driver does nothing, so that nothing hides the proxy.
+//! Direct and proxied rounds alternate in one process, a member of a claim with a limit, three neighbours and all
+//! counters on.
 
 mod child;
 mod desk;
@@ -17,10 +17,10 @@ use crate::command::args::BenchArgs;
 
 pub(crate) use self::child::run as child;
 
-/// First argument of the process that makes the calls.
+/// First argument of the measuring process.
 pub(crate) const CHILD_ARGUMENT: &str = "__bench-shim";
 
-/// Key of a row, its name for people, and the nanoseconds that the proxy may add.
+/// Key of a row, its label, and the goal for the added nanoseconds.
 const ROWS: &[(&str, &str, Option<f64>)] = &[
     ("launch", "cuLaunchKernel", Some(12.0)),
     ("launch_ptsz", "cuLaunchKernel_ptsz", Some(12.0)),
@@ -49,20 +49,20 @@ const ROWS: &[(&str, &str, Option<f64>)] = &[
     ("async_pair", "cuMemAllocAsync+FreeAsync", Some(200.0)),
 ];
 
-/// Key of an operation that several threads make at once, its name for people, and how much longer it may take per core
-/// when eight threads make it than when one does.
+/// Key of an operation by several threads at once, its label, and the goal for the time per core with eight threads,
+/// relative to one thread.
 const CROWDS: &[(&str, &str, f64)] = &[
     ("launch", "cuLaunchKernel", 3.0),
     ("alloc_free", "alloc+free 2 MiB", 3.0),
 ];
 
-/// How often launches on a shared GPU are measured, 5 s and more each: a run in ten may be over the goal.
+/// Runs of the launch measurement on a shared GPU, 5 s or more each; one run in ten may exceed the goal.
 const SHARED_RUNS: usize = 10;
 
-/// What a round of a claim takes in a release build on two quiet cores.
+/// Duration of a round in a release build on two idle cores.
 const ROUND_SECONDS: f64 = 0.07;
 
-/// Fewest rounds of which a median is judged.
+/// Minimum number of rounds for judging a median.
 const FEWEST: u32 = 31;
 
 pub(super) fn run(args: &BenchArgs) -> anyhow::Result<Value> {
@@ -114,7 +114,7 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<Value> {
     Ok(line)
 }
 
-/// The run that nine of ten are not above.
+/// The 90th percentile of the runs.
 fn nine_of_ten(mut runs: Vec<child::Row>) -> Option<child::Row> {
     runs.sort_by(|a, b| a.added.total_cmp(&b.added));
     runs.truncate((runs.len() * 9).div_ceil(10));
@@ -147,7 +147,7 @@ fn measure(plan: &Plan, scene: Scene) -> anyhow::Result<Figures> {
     Ok(figures)
 }
 
-/// A word on a figure that is above its goal; of few rounds that means nothing.
+/// Verdict on a figure above its goal; with few rounds it means nothing.
 fn verdict(missed: bool, judged: bool) -> &'static str {
     match (missed, judged) {
         (_, false) => "  not judged",

@@ -1,34 +1,30 @@
 //! Order statistics of measured times.
 
-/// Times in the caller's unit, sorted.
+/// Sorted times in the caller's unit.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Times(Vec<f64>);
 
 impl Times {
-    /// Sorts the times.
     pub(crate) fn new(mut times: Vec<f64>) -> Self {
         times.sort_by(f64::total_cmp);
         Self(times)
     }
 
-    /// The value below which a part `q` (0 to 1) of the times lies; `None` without times.
+    /// The value below which a fraction `q` (0 to 1) of the times lies; `None` without times.
     pub(crate) fn quantile(&self, q: f64) -> Option<f64> {
         let last = self.0.len().checked_sub(1)?;
         let rank = (q * last as f64).round() as usize;
         self.0.get(rank.min(last)).copied()
     }
 
-    /// How many there are.
     pub(crate) fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// The middle.
     pub(crate) fn median(&self) -> Option<f64> {
         self.quantile(0.5)
     }
 
-    /// The 99th percentile.
     pub(crate) fn p99(&self) -> Option<f64> {
         self.quantile(0.99)
     }

@@ -1,7 +1,7 @@
-//! `gshare claim -- podman run ...`: the flags that put the container into the claim are added to the command.
+//! `gshare claim -- podman run ...`: adds the flags that put the container into the claim to the command.
 //!
-//! They are a convenience, no enforcement: where a container belongs is decided by its cgroup, and one that is
-//! started without them is outside the claim and gets no device of it.
+//! They are a convenience, not enforcement: the cgroup of a container decides, and one that starts without them is
+//! outside the claim and gets no device of it.
 
 mod inside;
 
@@ -25,9 +25,9 @@ pub(crate) use inside::hook;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Podman,
-    /// `podman start`: a container that was made before.
+    /// `podman start`: an existing container.
     Again,
-    /// It hands podman's flags on.
+    /// Passes podman's flags on.
     PodmanCompose,
     Docker,
     /// `docker compose`, or `docker-compose`.
@@ -35,7 +35,7 @@ enum Kind {
     Apptainer,
 }
 
-/// Where the parts of a command are that starts a container.
+/// Positions in a command that starts a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Start {
     /// Index of the program, or of `compose`: flags for all its verbs follow.
@@ -44,15 +44,16 @@ struct Start {
     verb: usize,
     kind: Kind,
     sudo: bool,
-    /// With the rights of root: by `sudo`, or as root.
+    /// With root's rights: by `sudo`, or as root.
     root: bool,
-    /// With little of `/dev` (apptainer).
+    /// apptainer shows it little of `/dev`.
     contained: bool,
 }
 
-/// The command with the claim's flags, if it starts a container; else as it is.
+/// The command with the claim's flags, if it starts a container; otherwise unchanged.
 ///
 /// # Errors
+///
 /// When the service cannot have containers in claims: the container would be outside.
 pub(crate) fn placed(
     socket: Option<&Path>,
@@ -103,7 +104,7 @@ pub(crate) fn placed(
     }
 }
 
-/// The command with these flags of the program and of its verb, and without those that ask for GPUs besides.
+/// The command with these flags of the program and of its verb, and without flags that request GPUs.
 fn with(
     command: &[OsString],
     start: Start,
@@ -119,8 +120,8 @@ fn with(
     whole
 }
 
-/// The same project as one file, with the claim's part in each service. The program reads it from this process, which becomes
-/// it; by `sudo`, which closes files, from its input.
+/// The project as one file, with the claim added to each service. The program replaces this process and reads the
+/// file from its descriptor; `sudo` closes descriptors, so there it is standard input.
 fn composed(
     command: &[OsString],
     start: Start,
@@ -160,7 +161,7 @@ fn composed(
     Ok(whole)
 }
 
-/// What a program answers to other words than a command's.
+/// Standard output of the program with these words; `None` if it does not run.
 fn asked(program: &[OsString], words: &[&str]) -> Option<Vec<u8>> {
     let (name, rest) = program.split_first()?;
     let answer = Command::new(name)
@@ -171,8 +172,8 @@ fn asked(program: &[OsString], words: &[&str]) -> Option<Vec<u8>> {
     answer.ok().map(|o| o.stdout)
 }
 
-/// Whether docker's daemon puts containers into slices of systemd only: by its driver. One that does not answer has words of
-/// its own.
+/// Whether docker's daemon uses only systemd slices, by its cgroup driver. A daemon that does not answer reports that
+/// itself.
 fn knows_slices_only(before: &[OsString]) -> bool {
     let compose = before.iter().position(|w| w == "compose");
     let docker = match before {
@@ -183,7 +184,7 @@ fn knows_slices_only(before: &[OsString]) -> bool {
     answer.is_some_and(|o| o.trim_ascii() == b"systemd")
 }
 
-/// A container that podman made for systemd's slices cannot be put elsewhere.
+/// Refuses a container that podman made for systemd slices: it cannot be placed elsewhere.
 fn knows_no_slice(before: &[OsString], words: &[OsString]) -> Result<(), Failure> {
     let mut ask = vec![
         "container",
@@ -208,7 +209,7 @@ fn knows_no_slice(before: &[OsString], words: &[OsString]) -> Result<(), Failure
     Ok(())
 }
 
-/// The flags of `podman-compose` for flags of podman and of its `run`.
+/// Flags of `podman-compose` that pass flags to podman and its `run`.
 fn handed_on(global: &[String], own: &[String]) -> Vec<String> {
     let words = |flags: &[String]| {
         let quoted: Vec<String> = flags.iter().map(|f| quoted(f)).collect();
@@ -224,15 +225,14 @@ fn handed_on(global: &[String], own: &[String]) -> Vec<String> {
 fn flags(start: Start, place: &ContainerPlace) -> (Vec<String>, Vec<String>) {
     let parent = format!("--cgroup-parent={}", place.cgroup_parent);
     let cgroupfs = "--cgroup-manager=cgroupfs".to_owned();
-    // The claim's cgroup is a plain one. Limits of its own would need controllers below a cgroup that has
-    // processes, so podman's default one is left out.
+    // Limits of its own would need controllers below a cgroup with processes, so podman's default one is left out.
     let unlimited = "--pids-limit=-1".to_owned();
     let mut own = match (start.kind, start.root) {
         (Kind::Podman | Kind::PodmanCompose, true) => {
             let device = format!("--device={}", place.device);
             vec![device, parent, unlimited]
         }
-        // Without the right to make cgroups the container stays where podman is: in the claim.
+        // Without the right to make cgroups the container stays in podman's own cgroup: in the claim.
         (Kind::Podman | Kind::PodmanCompose, false) => vec![unlimited],
         (Kind::Docker | Kind::Compose, _) => vec![parent],
         (Kind::Apptainer, _) => inside::for_apptainer(&place.flags, start.contained),
@@ -249,7 +249,7 @@ fn flags(start: Start, place: &ContainerPlace) -> (Vec<String>, Vec<String>) {
     }
 }
 
-/// Flags of `run` without a value of their own, as far as words before the image have to be told from those behind it.
+/// Flags of `run` without a value, needed to find the image among the words.
 const ALONE: [&str; 14] = [
     "--rm",
     "--detach",
@@ -267,8 +267,8 @@ const ALONE: [&str; 14] = [
     "--rmi",
 ];
 
-/// The words behind a verb without flags that ask for GPUs: the container has the claim's, and with the driver's own library
-/// beside gshare's it would not be held.
+/// The words after a verb, without flags that request GPUs. The container has the claim's GPUs, and with the driver's
+/// own library beside gshare's its limits would not hold.
 fn without_gpus(kind: Kind, words: &[OsString]) -> Vec<OsString> {
     let mut left = Vec::new();
     let mut at = 0;
@@ -304,8 +304,8 @@ fn without_gpus(kind: Kind, words: &[OsString]) -> Vec<OsString> {
     left
 }
 
-/// Whether a command starts a container, and where its parts are. One that names a device of gshare already
-/// is left alone.
+/// Whether a command starts a container, and where its parts are. A command that already names a device of gshare is
+/// not changed.
 fn find(command: &[OsString], root: bool) -> Option<Start> {
     let words: Vec<&str> = command
         .iter()
@@ -328,7 +328,7 @@ fn find(command: &[OsString], root: bool) -> Option<Start> {
         "apptainer" | "singularity" => (Kind::Apptainer, &["run", "exec", "shell"]),
         _ => return None,
     };
-    // Global flags may have values of their own.
+    // Global flags may have values.
     let mut value = false;
     for (at, word) in words.iter().enumerate().skip(program + 1) {
         match *word {
@@ -363,7 +363,7 @@ const CONTAINED: [&str; 5] = ["-c", "--contain", "-C", "--containall", "--compat
 /// Verbs of `docker compose` that make containers.
 const COMPOSED: &[&str] = &["up", "run", "create"];
 
-/// Flags of apptainer that have a value; it has more that have none.
+/// Flags of apptainer with a value; most of its flags have none.
 const VALUES: [&str; 20] = [
     "-B",
     "--bind",
@@ -473,7 +473,7 @@ mod tests {
                 "--pids-limit=-1"
             ]
         );
-        // Neither knows CDI for certain, and rootless podman makes no device nodes.
+        // Neither certainly supports CDI, and rootless podman makes no device nodes.
         let (global, own) = flags(start("podman run img"), &place);
         assert_eq!(global, ["--cgroup-manager=cgroupfs"]);
         assert_eq!(own, ["--pids-limit=-1", "--env=A=b"]);

@@ -43,7 +43,7 @@ pub(crate) fn run(args: &SlurmArgs) -> Outcome {
         SlurmCommand::Uninstall(of) => install::uninstall(of),
         SlurmCommand::Check => files::check(&site()?),
         SlurmCommand::Epilog => {
-            // Slurm drains a node whose epilog fails, and remains here harm no other job.
+            // Always succeeds: Slurm drains a node whose epilog fails, and remains here harm no other job.
             if let Err(failure) = site().and_then(|site| epilog(&site)) {
                 out::failure(&failure);
             }

@@ -1,10 +1,9 @@
-//! The arbiter: one thread that says whose turn it is on each GPU that claims share in time. GPUs with the same claims on
-//! them are shared out together: a claim that has the turn has it on all of them, because its work on one may wait for its
-//! work on another.
+//! The arbiter: a thread that gives turns on each GPU that claims share in time. GPUs with the same claims are
+//! scheduled together: a claim has its turn on all of them, because its work on one may wait for its work on another.
 //!
-//! It sleeps until a member rings its claim's doorbell, the set of claims changes, or, while claims take
-//! turns, a period is over. It has mappings of its own of the pages, reads what members write as
-//! untrusted input, and shares nothing with the rest of the service but the list of who is where.
+//! It sleeps until a member rings its claim's doorbell, the set of claims changes, or a period ends while claims take
+//! turns. It maps the pages itself, treats what members write as untrusted input, and shares only the table of claims
+//! with the rest of the service.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -21,16 +20,16 @@ use gshare_gate::{Arbiter, Claim, Frame, Mode, Order, PERIOD_NS, Process, Word};
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::time::TimeSpec;
 
-/// Calls of one claim's members in one period beyond which they are not listened to until it is over.
+/// Maximum number of doorbell rings per claim and period; more are ignored until the period ends.
 const CALLS: u32 = 200;
-/// Shortest place in the frame, in thousandths, for a claim that was guaranteed nothing.
+/// Smallest place in the frame, in thousandths, for a claim without a guaranteed share.
 const LEAST_PLACE: u32 = 10;
-/// More slots than a page has, to tell those of a claim's several pages apart.
+/// Larger than the number of slots in a page, to number the slots of a claim's pages without overlap.
 const SLOTS: usize = 1 << 16;
-/// No work lasts longer, whatever a member says.
+/// Upper limit for the duration of one piece of work, whatever a member reports.
 const LONGEST_WORK_NS: u64 = 60_000_000_000;
 
-/// A claim's pages on one GPU as the arbiter uses them.
+/// The arbiter's mapping of a claim's pages on one GPU.
 #[derive(Debug)]
 pub(crate) struct Turning {
     limits: LimitsFile,
@@ -39,7 +38,7 @@ pub(crate) struct Turning {
 }
 
 impl Turning {
-    /// Maps the pages once more, and makes the doorbell.
+    /// Maps the pages and creates the doorbell.
     pub(crate) fn new(limits: &Path, usage: &UsageMemfd) -> io::Result<Self> {
         Ok(Self {
             limits: LimitsFile::open(limits)?,
@@ -48,7 +47,7 @@ impl Turning {
         })
     }
 
-    /// The end of the doorbell for members.
+    /// The members' end of the doorbell.
     pub(crate) fn member_fd(&self) -> BorrowedFd<'_> {
         self.bell.member_fd()
     }
@@ -58,23 +57,23 @@ impl Turning {
 #[derive(Debug, Clone)]
 pub(crate) struct Entry {
     pub(crate) claim: u64,
-    /// Index of the GPU, and how many the claim holds.
+    /// Index of the GPU, and the number of GPUs that the claim holds.
     pub(crate) gpu: usize,
     pub(crate) gpus: usize,
     pub(crate) turning: Arc<Turning>,
-    /// It holds the GPU, and shares it in time.
+    /// The claim holds the GPU and shares it in time.
     pub(crate) by_time: bool,
     pub(crate) tier: u8,
     pub(crate) weight_milli: u32,
     pub(crate) request_permille: u32,
     pub(crate) limit_permille: u32,
     pub(crate) cgroup: Option<PathBuf>,
-    /// Slots and processes of its members.
+    /// Slots and process ids of its members.
     pub(crate) members: Vec<(usize, u32)>,
 }
 
 impl Entry {
-    /// Tells pages apart.
+    /// Identifies the page.
     fn address(&self) -> usize {
         Arc::as_ptr(&self.turning).addr()
     }
@@ -104,14 +103,14 @@ impl PartialEq for Entry {
 /// Claims by the index of their GPU.
 pub(crate) type Table = BTreeMap<usize, Vec<Entry>>;
 
-/// What the arbiter did for a claim on a GPU.
+/// Figures of the arbiter about a claim on a GPU.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Done {
-    /// Nanoseconds that its turns lasted.
+    /// Total duration of its turns, in nanoseconds.
     pub(crate) turns_ns: u64,
-    /// Claims take turns on that GPU now.
+    /// Claims take turns on that GPU at present.
     pub(crate) contended: bool,
-    /// A claim whose kernel keeps the GPU from being shared, and since when.
+    /// Claim whose running kernel blocks the GPU, and since when.
     pub(crate) stuck: Option<(u64, u64)>,
 }
 
@@ -152,12 +151,11 @@ impl Gates {
         })
     }
 
-    /// Whether the thread still runs.
     pub(crate) fn is_running(&self) -> bool {
         !self.thread.is_finished()
     }
 
-    /// What was done for a claim on a GPU.
+    /// The arbiter's figures about a claim on a GPU.
     pub(crate) fn done(&self, gpu: usize, claim: u64) -> Option<Done> {
         let done = self.shared.done.lock();
         let done = done.unwrap_or_else(PoisonError::into_inner);
@@ -171,38 +169,38 @@ impl Gates {
         self.told.clone_from(&table);
         let place = self.shared.table.lock();
         *place.unwrap_or_else(PoisonError::into_inner) = Some(table);
-        // A full socket means that it will wake anyway.
+        // A full socket wakes the thread anyway.
         let _ = self.wake.send(&[1]);
     }
 }
 
-/// GPUs that are shared out together, most often one.
+/// GPUs that are scheduled together, usually one.
 #[derive(Default)]
 struct Set {
     arbiter: Arbiter,
     gpus: Vec<usize>,
     claims: Vec<Entry>,
-    /// The same claims on GPUs of other sets.
+    /// Entries of the same claims on GPUs of other sets.
     beyond: Vec<Entry>,
-    /// When it looks again without being called.
+    /// Time of its next look without a doorbell.
     next_ns: Option<u64>,
-    /// Of each of its GPUs.
+    /// Blocking claim of each GPU, and since when.
     stuck: Vec<Option<(u64, u64)>>,
     calls: BTreeMap<u64, u32>,
-    /// What it came to is reported.
+    /// Its figures were reported after its last look.
     is_told: bool,
-    /// What the arbiter's turns had come to when they were last reported.
+    /// Sum of turns per claim at the last report.
     reported: BTreeMap<u64, u64>,
 }
 
-/// The claim that has the turn on a GPU, and when that ends.
+/// Per GPU: the claim whose turn it is, and when the turn ends.
 type Turns = BTreeMap<usize, (u64, u64)>;
 
 fn run(shared: &Shared, woken: &UnixDatagram) {
     let mut sets: BTreeMap<usize, Set> = BTreeMap::new();
     let mut turns = Turns::new();
     let mut period_ends = 0;
-    // An ordinary user's service may not; its arbiter then waits with the others.
+    // The service of an ordinary user lacks the right; its arbiter then has normal priority.
     gshare_abi::host::Priority::Arbiter.take();
     loop {
         let (called, rang) = wait(&mut sets, woken, period_ends);
@@ -235,7 +233,7 @@ fn run(shared: &Shared, woken: &UnixDatagram) {
                 set.look(&mut turns);
                 set.is_told = false;
             }
-            // The service reads it more seldom.
+            // The service reads the figures less often than turns change.
             if !set.is_told && (is_new || is_over || set.next_ns.is_none()) {
                 set.report(shared);
             }
@@ -250,7 +248,7 @@ fn run(shared: &Shared, woken: &UnixDatagram) {
     }
 }
 
-/// Claims by the lowest GPU of those that are shared out together.
+/// Claims by the lowest GPU of each set.
 fn together(table: Table) -> Table {
     let who = |claims: &[Entry]| -> Vec<(u64, bool)> {
         let mut who: Vec<_> = claims.iter().map(|e| (e.claim, e.by_time)).collect();
@@ -265,10 +263,10 @@ fn together(table: Table) -> Table {
     sets.into_values().collect()
 }
 
-/// The sets of this table, which go on from those of before.
+/// The sets for a new table; sets that stay keep their state.
 fn regroup(mut old: BTreeMap<usize, Set>, table: Table) -> BTreeMap<usize, Set> {
     let kept: BTreeSet<usize> = table.values().flatten().map(Entry::address).collect();
-    // Threads that wait for a claim which is gone are not to sleep on.
+    // Wake threads that wait for the turn of a claim that has ended.
     let entries = old.values().flat_map(|set| &set.claims);
     for gone in entries.filter(|e| !kept.contains(&e.address())) {
         let limits = &gone.turning.limits;
@@ -322,8 +320,7 @@ fn regroup(mut old: BTreeMap<usize, Set>, table: Table) -> BTreeMap<usize, Set> 
     sets
 }
 
-/// From here on all pages of a claim are told the same, and nothing of what they were told before holds: the next decision
-/// is to be new to each of them.
+/// Makes all pages of a claim agree: the next decision is new to each of them.
 fn agree(claims: &[Entry]) {
     let word = |e: &Entry| e.turning.limits.turn_word();
     let newest = |claim: u64| claims.iter().filter(move |e| e.claim == claim).map(word);
@@ -333,7 +330,7 @@ fn agree(claims: &[Entry]) {
     }
 }
 
-/// Sleeps until something has to be looked at; gives whether the service called, and the sets whose doorbells rang.
+/// Sleeps until the next event. Returns whether the service woke it, and the sets whose doorbells rang.
 fn wait(
     sets: &mut BTreeMap<usize, Set>,
     woken: &UnixDatagram,
@@ -376,7 +373,7 @@ fn wait(
 }
 
 impl Set {
-    /// Gives every claim its place in each GPU's frame, for when nobody decides.
+    /// Writes the place of each claim in the frame of its GPU, for the case that the arbiter stops.
     fn place(&self) {
         let part = |permille: u32| u64::from(permille) * Frame::LENGTH_NS / 1000;
         for gpu in &self.gpus {
@@ -396,7 +393,7 @@ impl Set {
         }
     }
 
-    /// What a claim's members have said on GPUs of other sets, and when its turn there ends, while it has one.
+    /// Work that a claim's members report on GPUs of other sets, and the end of its turn there.
     fn elsewhere(&self, now: u64, claim: u64, turns: &Turns) -> (Vec<Process>, Option<u64>) {
         let there = || self.beyond.iter().filter(|e| e.claim == claim);
         let number = self.gpus.len()..;
@@ -405,12 +402,12 @@ impl Set {
         (said.collect(), turns.map(|(_, ends_ns)| *ends_ns).max())
     }
 
-    /// One look, and what follows from it.
+    /// One look at the claims of this set, with the resulting decisions.
     fn look(&mut self, turns: &mut Turns) {
         let now = monotonic_ns();
         let gpus = &self.gpus;
         let place = |gpu| gpus.iter().position(|other| *other == gpu).unwrap_or(0);
-        // A claim once, with its processes on all of the GPUs.
+        // Each claim once, with its processes on all GPUs.
         let mut said: Vec<(&Entry, Vec<Process>)> = Vec::new();
         for entry in &self.claims {
             let processes = entry.said(now, place(entry.gpu));
@@ -487,7 +484,7 @@ impl Set {
         for entry in &self.claims {
             let done = all.entry((entry.gpu, entry.claim)).or_default();
             let before = reported.get(&entry.claim).copied().unwrap_or(0);
-            // An arbiter counts from its beginning, the claim's figure goes on.
+            // A new arbiter counts from zero; the claim's figure continues.
             done.turns_ns += self.reported[&entry.claim].saturating_sub(before);
             done.contended = self.arbiter.is_contended();
             let at = self.gpus.iter().position(|gpu| *gpu == entry.gpu);
@@ -497,7 +494,7 @@ impl Set {
 }
 
 impl Entry {
-    /// What its members have said, as those of that GPU of the set.
+    /// Reports of its members on one GPU of the set.
     fn said(&self, now: u64, gpu: usize) -> impl Iterator<Item = Process> {
         self.members.iter().map(move |(slot, _)| {
             let said = self.turning.gates.view(*slot);
@@ -508,7 +505,7 @@ impl Entry {
                 busy: said.busy,
                 expected_ns: said.expected_ns.min(now.saturating_add(LONGEST_WORK_NS)),
                 used_ns: said.used_ns,
-                // Proxies before 0.2 do not say it.
+                // Libraries before 0.2 do not report it.
                 held_ns: said.held_ns.max(said.used_ns),
                 demand_ns: said.demand_ns,
                 waited_ns: said.waited_ns,
@@ -519,7 +516,7 @@ impl Entry {
         })
     }
 
-    /// Whether the process in a slot could go on with its work: not dead, stopped or frozen.
+    /// Whether the process in a slot can run: neither dead, stopped nor frozen.
     fn is_alive(&self, slot: usize) -> bool {
         let Some((_, pid)) = self.members.iter().find(|(s, _)| *s == slot) else {
             return false;
@@ -544,7 +541,7 @@ mod tests {
 
     use super::*;
 
-    /// A claim on a GPU with one member, and the page in which that speaks.
+    /// A claim on a GPU with one member, and the usage page of that member.
     fn entry(dir: &Path, claim: u64, gpu: usize) -> (Entry, UsageMemfd) {
         let path = dir.join(format!("{claim}.{gpu}"));
         let init = LimitsInit {
@@ -608,7 +605,7 @@ mod tests {
         };
         let figures = || shared.done.lock().expect("no panic");
         figures().insert((0, 1), before);
-        // The older of the two decisions is the other page's.
+        // The older decision is in the other page.
         let closed = Word::default().next(Mode::Closed);
         let turn = closed.next(Mode::Turn);
         a.turning.limits.set_turn(closed.0, 0, 0, 0, true);

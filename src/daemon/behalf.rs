@@ -1,9 +1,9 @@
 //! Claims on behalf: root makes one for all processes below a cgroup that gshare does not own, such as a container, a
 //! service or a job of a batch system.
 //!
-//! gshare moves nobody into or out of that cgroup, freezes and kills nothing in it, and sends its processes no signal.
-//! Such a claim ends when root releases it, or when its cgroup is gone. One that is empty is kept: the next step of a
-//! job may start in it.
+//! gshare moves no process into or out of that cgroup, freezes or kills nothing in it, and sends no signals. Such a
+//! claim ends when root releases it, or when its cgroup is removed. An empty cgroup keeps its claim: the next step of
+//! a job may start in it.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use super::command::{ClaimCommand, Command, EndCommand};
 use super::fact::{Fact, Found};
 use super::world::World;
 
-/// A cgroup that has not appeared by then does not come.
+/// The claim ends if its cgroup does not appear within this time.
 const APPEARS: Duration = Duration::from_secs(600);
 
 /// Ends claims on behalf with their cgroups.
@@ -57,7 +57,7 @@ mod tests {
     use crate::daemon::journal::BehalfRecord;
     use crate::daemon::world::scene::Scene;
 
-    /// What is done at a tick that finds this, of a claim that is so many seconds old.
+    /// Commands at a tick with this state of the cgroup, for a claim of this age.
     fn done(found: Found, seen: bool, age_s: u64) -> String {
         let mut scene = Scene::of(1);
         let unix_ms = scene.now.unix_ms;

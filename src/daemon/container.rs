@@ -1,10 +1,9 @@
-//! Containers in claims: a description for container programs (a CDI spec) per claim, and which containers
-//! run in it.
+//! Containers in claims: a device description (CDI spec) per claim, and which containers run in it.
 //!
-//! A container is in a claim because its cgroup lies below the claim's: the kernel says so, and filter, cap, kill and
-//! freeze reach it without further ado. What the spec adds is what a member needs inside: device nodes, the proxy in the
-//! driver's place, the driver, and the socket. The spec gives no right to anybody: a process that was handed
-//! another claim's spec is outside that claim's cgroup, and its proxy gives it no GPU.
+//! A container is in a claim because its cgroup lies below the claim's, so filter, cap, kill and freeze reach it. The
+//! spec adds what a member needs inside: device nodes, the library in the driver's place, the driver, and the socket.
+//! It grants no rights: a process with another claim's spec is outside that claim's cgroup, and its library gives it
+//! no GPU.
 
 mod spec;
 
@@ -29,11 +28,11 @@ use super::world::World;
 use super::{gpus, grant, levers};
 use spec::{Mount, Node, Spec};
 
-/// What podman runs before it makes a container anew.
+/// Argument of the hook that `podman start` runs before it makes an existing container again.
 pub const HOOK_ARGUMENT: &str = "__container-hook";
-/// Whose kind of device this is.
+/// Vendor part of the device kind.
 const VENDOR: &str = "gshare.dev";
-/// Where images of the usual distributions look for the driver.
+/// Where common images look for the driver.
 const USUAL: [&str; 2] = ["/usr/lib/x86_64-linux-gnu", "/usr/lib64"];
 /// The names by which programs ask for the driver.
 const CUDA_NAMES: [&str; 2] = ["libcuda.so.1", "libcuda.so"];
@@ -43,7 +42,7 @@ fn not_now(text: String) -> WireError {
     WireError::new(ErrorCode::NotAvailable, text)
 }
 
-/// Writes the spec of a claim and tells where its containers belong: with `slice`, in a slice of systemd's.
+/// Writes the spec of a claim and reports where its containers belong; with `slice`, in a systemd slice.
 pub(crate) fn order(
     world: &World<'_>,
     peer: &Peer,
@@ -72,7 +71,7 @@ pub(crate) fn order(
             format!("{id} was claimed with --no-library, but containers would load the library");
         return Err(not_now(text).with_hint("to run containers, claim without --no-library"));
     }
-    // As without a claim: such a container is counted by its own name.
+    // As without a claim: such a container is counted under its own name.
     if live.record.runs.plain {
         let nothing = Reply::Container(ContainerPlace::default());
         return Ok(Order::then(Vec::new(), |_, _| Ok(nothing)));
@@ -92,7 +91,7 @@ pub(crate) fn order(
     }))
 }
 
-/// Moves a claim into a slice of systemd's, with all its programs.
+/// Moves a claim with all its programs into a systemd slice.
 pub(crate) fn into_slice(with: &mut Effects, id: ClaimId) -> anyhow::Result<()> {
     let (tree, live) = (with.host.fences.tree.as_ref(), with.claims.get(&id));
     let (Some(tree), Some(live)) = (tree, live) else {
@@ -127,7 +126,7 @@ pub(crate) fn into_slice(with: &mut Effects, id: ClaimId) -> anyhow::Result<()> 
     let (Some(slice), Some(before)) = (&live.cgroup, before) else {
         return Ok(());
     };
-    // What they start meanwhile is found in the next round.
+    // Programs that start meanwhile are found in the next round.
     for _ in 0..10 {
         for pid in before.procs()? {
             match slice.move_process(pid, None) {
@@ -180,10 +179,10 @@ fn place(
     }))
 }
 
-/// The directory from which `podman start` takes what it runs before it makes a container of which it knows everything.
+/// Writes the directory for `podman start --hooks-dir`, with the hook that adds the claim to a container.
 fn write_hook(dir: &Path, cgroup_parent: &str, flags: &[String]) -> anyhow::Result<()> {
     let own = std::env::current_exe()?.display().to_string();
-    // After an upgrade the program lies in the same place.
+    // After an upgrade the new program has the same path.
     let own = own.trim_end_matches(" (deleted)");
     let words = ["gshare", HOOK_ARGUMENT, cgroup_parent].into_iter();
     let args: Vec<&str> = words.chain(flags.iter().map(String::as_str)).collect();
@@ -213,8 +212,8 @@ pub(crate) fn drop_old_specs(world: &World<'_>) {
     }
 }
 
-/// The GPUs that a container of the claim can be given. Nothing can be added to one that runs, so those of a claim
-/// that has none yet are all that it could get: the filter opens those that it did.
+/// The GPUs that a container of the claim can be given. A running container cannot get more devices, so a claim
+/// without GPUs yet gives it all that it might get; the filter opens those that the claim does get.
 fn gpus_inside(world: &World<'_>, id: ClaimId) -> Vec<usize> {
     let slices = world.claims.get(&id).map(|l| l.record.slices.as_slice());
     match slices.unwrap_or_default() {
@@ -226,7 +225,7 @@ fn gpus_inside(world: &World<'_>, id: ClaimId) -> Vec<usize> {
     }
 }
 
-/// The device nodes of the claim's GPUs, by number: where they lie here does not matter inside.
+/// The device nodes of the claim's GPUs, by number, so that their path here does not matter inside.
 fn nodes(world: &World<'_>, id: ClaimId) -> Vec<Node> {
     let dir = &world.config.devices.dir;
     let node = |name: &str, major, minor| Node::new(dir, name, major, minor);
@@ -260,7 +259,7 @@ fn nodes(world: &World<'_>, id: ClaimId) -> Vec<Node> {
     once
 }
 
-/// Clients of an MPS daemon talk to it through files in these directories.
+/// Directories with the sockets of MPS daemons, for their clients.
 fn pipes(world: &World<'_>, id: ClaimId) -> Vec<PathBuf> {
     let record = world.claims.get(&id).map(|l| &l.record);
     let through_mps = |g: &usize| {
@@ -276,9 +275,8 @@ fn pipes(world: &World<'_>, id: ClaimId) -> Vec<PathBuf> {
 }
 
 impl Driver {
-    /// Copies of the driver's two libraries, with what they stand for. Daemons make a container's mounts in a view of
-    /// files of their own, and so does rootless podman, whose view is that of its first run: there the driver's own
-    /// paths may or may not be covered by the proxies.
+    /// Copies of the driver's two libraries, each with the library that it stands for. Container daemons and rootless
+    /// podman mount from a mount namespace of their own, where the proxies may or may not cover the driver's paths.
     fn copy_driver(&self, own: &Path) -> anyhow::Result<Vec<(PathBuf, PathBuf)>> {
         let dir = own.join("copy");
         std::fs::create_dir_all(&dir)?;
@@ -290,7 +288,7 @@ impl Driver {
                 Some((meta.len(), meta.modified().ok()?))
             };
             if stamp(&copy).is_none() || stamp(&copy) != stamp(&real) {
-                // Whole or not at all: a container may start at the same time.
+                // Write a temporary file and rename it: a container may start at the same time.
                 let new = copy.with_extension("new");
                 std::fs::copy(&real, &new)?;
                 let modified = std::fs::metadata(&real)?.modified()?;
@@ -305,14 +303,14 @@ impl Driver {
         Ok(copies)
     }
 
-    /// Each library of the driver: where a container program in a claim finds it, where the service does, its name.
+    /// Each driver library: its path for a container program in a claim, its path for the service, and its name.
     fn driver_files(&self) -> anyhow::Result<Vec<(PathBuf, PathBuf, &'static str)>> {
         let cuda = self.libcuda.as_ref();
         let cuda = cuda.map_err(|why| anyhow::anyhow!("{why}"))?;
         let mut files = Vec::new();
         for (path, name) in [(cuda, CUDA_NAMES[0]), (&self.nvml, NVML_NAMES[0])] {
             let real = path.canonicalize()?;
-            // A strict launch lays the proxies over the driver, also before the container program.
+            // A strict launch mounts the proxies over the driver before the container program starts.
             let from = if self.strict.on {
                 self.dirs.driver.join(name)
             } else {
@@ -323,7 +321,7 @@ impl Driver {
         Ok(files)
     }
 
-    /// The proxies whose driver lies, inside containers, beside them; here its place is an empty file.
+    /// Proxies for use inside containers, where the driver lies beside them; here its place is an empty file.
     fn stage_inside(&self, own: &Path, socket: &Path) -> anyhow::Result<()> {
         let driver = own.join("driver");
         std::fs::create_dir_all(&driver)?;
@@ -358,7 +356,7 @@ impl Driver {
         if !self.simulated {
             mounts.extend(spec::companions(home, version));
         } else {
-            // The station's own directory is mounted whole, with the driver in it as it is.
+            // The station's own directory is mounted whole, and contains the driver.
             places.clear();
         }
         places.extend(USUAL.map(PathBuf::from));
@@ -375,7 +373,7 @@ impl Driver {
     }
 }
 
-/// What of containers works here, for `gshare doctor`: how, or why not.
+/// Which container mechanism works here, or why none does; for `gshare doctor`.
 pub(crate) fn containers_here(config: &Config, fences: &Fences) -> Result<String, String> {
     let Some(dir) = &config.containers.cdi_dir else {
         return Err("switched off in the config ([containers] cdi-dir)".to_owned());
@@ -399,7 +397,7 @@ pub(crate) fn containers_here(config: &Config, fences: &Fences) -> Result<String
 }
 
 impl Settings {
-    /// `gshare.dev/claim`; another service on the same machine (a test's) has another one.
+    /// `gshare.dev/claim`; another service on the same machine (in tests) has another class.
     fn cdi_class(&self) -> String {
         match self.cgroup.root.as_str() {
             "gshare" => "claim".to_owned(),
@@ -413,7 +411,7 @@ impl Settings {
     /// Removes the spec of a claim that has ended.
     pub(crate) fn drop_spec(&self, id: ClaimId) {
         if let Some(dir) = &self.containers.cdi_dir {
-            // Most claims never had one.
+            // Most claims have no spec.
             let path = self.spec_path(dir, id);
             let _ = std::fs::remove_dir_all(path.with_extension("hooks"));
             let _ = std::fs::remove_file(path);
@@ -425,9 +423,9 @@ impl Settings {
     }
 }
 
-/// Writes the spec; the same in flags.
+/// Writes the spec, and gives the equivalent flags.
 fn write_spec(world: &World<'_>, dir: &Path, id: ClaimId) -> anyhow::Result<Vec<String>> {
-    // Where libraries can be mapped from: /run is mounted noexec on some machines.
+    // /run is mounted noexec on some machines, so look for a directory from which libraries can be mapped.
     let driver = &world.host.driver;
     let base = driver.dirs.preload.parent();
     let own = base
@@ -451,7 +449,7 @@ fn write_spec(world: &World<'_>, dir: &Path, id: ClaimId) -> anyhow::Result<Vec<
     if world.host.driver.simulated
         && let Some(sim) = world.host.driver.nvml.parent().and_then(Path::parent)
     {
-        // The simulated driver opens its stand-ins where they lie.
+        // The simulated driver opens its device files at their own path.
         mounts.push(Mount::writable(sim, sim).with_devices());
         let board = sim.join("board").display().to_string();
         env.push(("GSHARE_SIM_BOARD".to_owned(), board));
@@ -464,7 +462,7 @@ fn write_spec(world: &World<'_>, dir: &Path, id: ClaimId) -> anyhow::Result<Vec<
         mounts,
     };
     std::fs::create_dir_all(dir)?;
-    // Whole or not at all; readers take names that end in .json.
+    // Write a temporary file and rename it; readers take names that end in .json.
     let path = world.config.spec_path(dir, id);
     let hidden = path.with_extension("new");
     std::fs::write(&hidden, spec.text()?)?;

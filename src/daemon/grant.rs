@@ -1,8 +1,8 @@
-//! Carrying out a grant, and joining one.
+//! Carries out a grant, and joins processes to claims.
 //!
-//! Order of a grant: journal, cgroup, filter, pages, move the command, answer. The journal comes first, so
-//! that whatever exists when the service dies is found again; the move comes last, so that no process is
-//! in a cgroup without its filter.
+//! Order of a grant: journal, cgroup, filter, pages, move of the command, answer. The journal comes first so that a
+//! restarted service finds everything that exists; the move comes last so that no process is in a cgroup without its
+//! filter.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -38,7 +38,7 @@ use super::world::World;
 use super::{bound, convert, die, ending, gpus, mps, off, policy, slurm, stage, turns, whose};
 use crate::clock::{millis, unix_ms};
 
-/// Time spent by phase, in microseconds.
+/// Time spent in each phase, in microseconds.
 #[derive(Debug)]
 struct Phases {
     started: Instant,
@@ -63,13 +63,13 @@ impl Phases {
     }
 }
 
-/// Any number that others do not know: ties a usage page to its grant.
+/// A random number that ties a usage page to its grant.
 fn token() -> u64 {
     use std::hash::{BuildHasher, RandomState};
     RandomState::new().hash_one(unix_ms())
 }
 
-/// The books have room for a claim that was only counted.
+/// The ledger now has room for a claim that was only counted.
 pub(crate) fn booked(with: &Effects, id: ClaimId) -> Vec<Command> {
     if let Some(live) = with.claims.get(&id) {
         with.journal.keep(&live.record, "that a claim is booked");
@@ -88,7 +88,7 @@ pub(crate) fn grant_asked(
     slices: &[Slice],
     ends: Option<Now>,
 ) -> Result<Vec<Command>, Vec<Command>> {
-    // A caller that has left in the meantime would hold what nobody uses.
+    // Its caller has left: nobody would use the claim.
     if asked.out.gone() {
         return Err(Vec::new());
     }
@@ -145,7 +145,7 @@ fn try_grant(
     let uuids = slices.iter().map(|s| with.gpus[s.gpu].uuid.as_str());
     record.runs.stage = stage::stage_of(&with.world(), record.uid, uuids);
     record.runs.plain = record.is_observed() && !behalf && record.terms.lazy.is_none();
-    // One that is adopted runs already: no launcher asks for it, and what is joined to it later has one of its own.
+    // An adopted command runs already and has no launcher; programs that join the claim later have one.
     record.runs.strict =
         has_launcher(&with.world(), &record) && !record.runs.plain && !record.origin.adopted;
     record.terms.ends_ms = ends.map(|at| {
@@ -181,7 +181,7 @@ fn try_grant(
         }
     }
     if lodges {
-        // Outside the tree it is exempt from `deny` by its own id.
+        // The cgroup is outside the tree, so its own id exempts it from `deny`.
         done.extend(policy::carry_out(with, LimitCommand::Deny));
     }
     die::at("grant-filter");
@@ -200,8 +200,8 @@ fn try_grant(
     Ok(phases.done)
 }
 
-/// Opens the cgroup of a claim on behalf if it is there, and closes it to GPUs that the claim does not have. Where
-/// the cgroup has a filter that bears no other, that one has to do.
+/// Opens the cgroup of a claim on behalf if it exists, and closes it to GPUs that the claim does not have. If the
+/// cgroup has a filter that allows no second one, that filter must do.
 pub(crate) fn enter(with: &mut Effects, id: ClaimId) -> anyhow::Result<Vec<Command>> {
     let mut done = Vec::new();
     make_cgroup(with, id)?;
@@ -229,7 +229,7 @@ pub(crate) fn enter(with: &mut Effects, id: ClaimId) -> anyhow::Result<Vec<Comma
     die::at("behalf-seen");
     match filtered {
         Ok(()) => {}
-        // As that of each Slurm job is with ConstrainDevices=yes.
+        // For example the cgroup of each Slurm job with ConstrainDevices=yes.
         Err((error, true)) => {
             tracing::info!(%id, %error, "gshare cannot set a device filter on the cgroup of a claim made with \
                 claim-for; the filter that the cgroup already had stays");
@@ -239,14 +239,14 @@ pub(crate) fn enter(with: &mut Effects, id: ClaimId) -> anyhow::Result<Vec<Comma
             done.push(Command::NoticeOf { id, text });
         }
     }
-    // Outside the tree it is exempt from `deny` by its own id.
+    // The cgroup is outside the tree, so its own id exempts it from `deny`.
     done.extend(policy::carry_out(with, LimitCommand::Deny));
     done.extend(policy::carry_out(with, LimitCommand::LimitMemory(id)));
     done.push(Command::Gpus(GpuCommand::DoubtOwners));
     Ok(done)
 }
 
-/// The refusal of a program that is not below the cgroup of a claim on behalf.
+/// The error for a program outside the cgroup of a claim on behalf.
 pub(crate) fn not_below(claims: &Claims, id: ClaimId) -> WireError {
     let record = claims.get(&id).map(|l| &l.record);
     let cgroup = record
@@ -257,7 +257,6 @@ pub(crate) fn not_below(claims: &Claims, id: ClaimId) -> WireError {
     WireError::new(ErrorCode::NotPermitted, text).with_hint(messages::claim_your_own())
 }
 
-/// Makes, or opens, the cgroup of a claim.
 pub(crate) fn make_cgroup(with: &mut Effects, id: ClaimId) -> Result<(), CgroupError> {
     if let (Some(tree), Some(live)) = (&with.host.fences.tree, with.claims.get_mut(&id)) {
         live.cgroup = claim_cgroup(tree, &live.record)?;
@@ -265,7 +264,6 @@ pub(crate) fn make_cgroup(with: &mut Effects, id: ClaimId) -> Result<(), CgroupE
     Ok(())
 }
 
-/// Makes the pages of a claim.
 pub(crate) fn make_seats(with: &mut Effects, id: ClaimId, slices: &[Slice]) -> anyhow::Result<()> {
     let world = with.world();
     let seats = slices.iter().map(|s| make_seat(&world, id, s));
@@ -276,7 +274,7 @@ pub(crate) fn make_seats(with: &mut Effects, id: ClaimId, slices: &[Slice]) -> a
     Ok(())
 }
 
-/// Puts the process that asked for a claim into it, as its command.
+/// Moves the process that asked for a claim into it, as its command.
 pub(crate) fn adopt_command(with: &mut Effects, id: ClaimId, peer: &Peer) -> anyhow::Result<()> {
     let (Some(process), Some(pidfd)) = (peer.process, &peer.pidfd) else {
         anyhow::bail!(messages::unknown_peer());
@@ -284,7 +282,7 @@ pub(crate) fn adopt_command(with: &mut Effects, id: ClaimId, peer: &Peer) -> any
     let Some(live) = with.claims.get_mut(&id) else {
         return Ok(());
     };
-    // The launcher is moved when it asks, nobody before.
+    // A strict launcher is moved when it asks, not earlier.
     if let (Some(cgroup), false) = (&live.cgroup, live.record.runs.strict) {
         cgroup.move_process(process.pid, Some(pidfd))?;
     }
@@ -293,7 +291,7 @@ pub(crate) fn adopt_command(with: &mut Effects, id: ClaimId, peer: &Peer) -> any
     Ok(())
 }
 
-/// Puts the caller, or the process that started it, into a claim.
+/// Moves the caller, or the process that started it, into a claim.
 pub(crate) fn join(
     with: &mut Effects,
     peer: &Peer,
@@ -336,7 +334,7 @@ pub(crate) fn join(
             )
             .with_hint(format!("to start a new shell in it: gshare join {id}")));
         }
-        // The caller becomes the launcher, and that one is moved.
+        // The caller becomes the launcher, which is then moved.
         if let Some(process) = peer.process {
             with.host.fences.may_leave(process.pid, owner)?;
         }
@@ -372,7 +370,7 @@ pub(crate) fn join(
         Some(cgroup) => cgroup
             .move_process(process.pid, Some(&pidfd))
             .map_err(|e| bound::not_moved(&e))?,
-        // Only where descent says who is a member must the journal know it.
+        // The journal must know the process only if descent determines membership.
         None => {
             let mut record = live.record.clone();
             record
@@ -400,7 +398,7 @@ impl Host {
     }
 }
 
-/// The cgroup of the service that is started with this claim; one service, one claim.
+/// The cgroup of the service that starts with this claim, unless it already belongs to another claim.
 fn lodging(world: &World<'_>, record: &ClaimRecord) -> Option<PathBuf> {
     let units = world.host.fences.tree.as_ref()?.units()?;
     let process = record.process.filter(|_| !record.runs.plain)?;
@@ -410,8 +408,8 @@ fn lodging(world: &World<'_>, record: &ClaimRecord) -> Option<PathBuf> {
     (!taken).then_some(found.cgroup)
 }
 
-/// `0.50 of GPU 1 (11.8 GiB, 50 % of its time, up to 100 %)`, through MPS `(11.8 GiB, 66 of 132 SMs)`, which are fixed;
-/// nothing for a claim without GPUs.
+/// `0.50 of GPU 1 (11.8 GiB, 50 % of its time, up to 100 %)`, through MPS `(11.8 GiB, 66 of 132 SMs)`, which are
+/// fixed; `None` for a claim without GPUs.
 pub(crate) fn size_text(world: &World<'_>, record: &ClaimRecord) -> Option<String> {
     let gpus: Vec<String> = record
         .slices
@@ -441,7 +439,7 @@ pub(crate) fn size_text(world: &World<'_>, record: &ClaimRecord) -> Option<Strin
     } else {
         String::new()
     };
-    // As it is asked for: `2x0.50`, and `2.00` of whole ones.
+    // As in the request: `2x0.50`, and `2.00` for whole GPUs.
     let share = match (reasons::share_of(world, first), gpus.len()) {
         (share, 1) => format!("{share:.2}"),
         (0.995.., count) => format!("{count}.00"),
@@ -467,7 +465,7 @@ pub(crate) fn size_text(world: &World<'_>, record: &ClaimRecord) -> Option<Strin
     ))
 }
 
-/// Makes, or opens, the cgroup of a claim. One on behalf has none while that which it stands for is not there.
+/// Makes, or opens, the cgroup of a claim. A claim on behalf has none until the cgroup that it stands for exists.
 pub(crate) fn claim_cgroup(
     tree: &Tree,
     record: &ClaimRecord,
@@ -483,12 +481,12 @@ pub(crate) fn claim_cgroup(
     }
 }
 
-/// A page is written through a mapping, and there a full disk is not an error but the end of the process.
+/// A page is written through a mapping, where a full disk kills the process instead of giving an error.
 fn room_for_page(path: &std::path::Path) -> anyhow::Result<()> {
     let dir = path.parent().unwrap_or(path);
     let stat = nix::sys::statvfs::statvfs(dir)?;
     let free = stat.blocks_available().saturating_mul(stat.fragment_size());
-    // A file system that does not say how large it is has no limit of its own.
+    // A file system that does not report its size has no limit of its own.
     anyhow::ensure!(
         stat.blocks() == 0 || free >= 64 * 1024,
         "no room left in {}",
@@ -514,7 +512,7 @@ impl Gpus {
         seen.fold(live.past.refusals, |sum, s| sum.saturating_add(s.refusals))
     }
 
-    /// What the journal keeps of slices.
+    /// The journaled form of slices.
     pub(crate) fn slice_records(&self, slices: &[Slice]) -> Vec<SliceRecord> {
         let record = |s: &Slice| SliceRecord {
             uuid: self[s.gpu].uuid.clone(),
@@ -601,12 +599,12 @@ fn grant_text(world: &World<'_>, id: ClaimId, live: &Live) -> String {
     format!("{id}: {size}, {caps}; {ends}")
 }
 
-/// Whether what starts in this claim goes through the launcher.
+/// Whether programs of this claim start through the launcher.
 fn has_launcher(world: &World<'_>, record: &ClaimRecord) -> bool {
     world.host.driver.strict.on && record.origin.behalf.is_none() && !record.terms.no_library
 }
 
-/// The answer that carries a claim's environment.
+/// The answer with a claim's environment.
 pub(crate) fn granted(world: &World<'_>, id: ClaimId) -> Reply {
     let Some(live) = world.claims.get(&id) else {
         return Reply::Error(WireError::new(
@@ -635,14 +633,14 @@ pub(crate) fn granted(world: &World<'_>, id: ClaimId) -> Reply {
             world.host.paths.socket.display().to_string(),
         ),
     ];
-    // A claim that has no GPU yet cannot say which; the device filter and the proxies show its own.
+    // A claim without GPUs cannot name them; the device filter and the library show the later ones.
     if record.slices.is_empty() {
         env.retain(|(name, _)| !matches!(name.as_str(), "GSHARE_GPU_MEM" | "GSHARE_SM"));
         env.extend(places::places_for_later(world, live));
     }
     let mut env_remove = facts::show_devices(world, live, &mut env);
     if record.slices.is_empty() {
-        // Those of a claim in which this one was made.
+        // Variables of a claim in which this one was made.
         env_remove.extend(["GSHARE_GPU_MEM", "GSHARE_SM"].map(str::to_owned));
     }
     env.extend(mps::mps_env(world, record));
@@ -674,7 +672,7 @@ pub(crate) fn granted(world: &World<'_>, id: ClaimId) -> Reply {
     })
 }
 
-/// What a claim has, and what does not hold for it.
+/// Text for a new claim: its size, and what does not apply to it.
 fn granted_text(world: &World<'_>, id: ClaimId, live: &Live) -> String {
     let record = &live.record;
     let over = adopt::over_limit(world, id);
@@ -740,7 +738,7 @@ fn make_seat(world: &World<'_>, id: ClaimId, slice: &Slice) -> anyhow::Result<Se
     Ok(Seat::new(slice.gpu, limits, usage))
 }
 
-/// A new limits page in the place of whatever lay there.
+/// A new limits page that replaces whatever was there.
 pub(crate) fn new_limits(
     world: &World<'_>,
     id: ClaimId,

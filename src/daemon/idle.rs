@@ -1,5 +1,5 @@
-//! Claims that run nothing: since when their GPU and their kernel idle, what their owners are told, and when they may be
-//! taken from it. What is done is a list of rules; see [`RULES`].
+//! Idle claims: since when their GPU and kernel are idle, when their owners are notified, and when they may lose the
+//! GPU. The actions are a list of rules; see [`RULES`].
 
 mod fixed;
 mod release;
@@ -20,18 +20,18 @@ use super::live::Live;
 use super::world::World;
 use crate::clock::nanos;
 
-/// Processors that a claim without a Jupyter server keeps busy at least while it counts as working.
+/// A claim without a Jupyter server counts as working while it keeps this many processors busy.
 const WORKS: f64 = 0.1;
-/// Between two looks at what its processes do, at least and at most.
+/// Shortest and longest time between two reads of its processes.
 const PACE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
 
-/// What is done of its own accord with a claim that idles, once in a pause: offloading it, or shrinking it instead.
+/// Name of the automatic action on an idle claim, once per pause: offload it, or shrink it instead.
 const INSTEAD: &str = "offloaded or shrunk";
 
-/// Looks at one claim whose rule says something, and says what is to be done.
+/// A rule: looks at one claim, and adds commands.
 type Rule = fn(&World<'_>, &mut Idling, &mut Vec<Command>);
 
-/// What is done with claims that idle, in this order. Each sees what those before it have noted.
+/// The rules in their order. Each sees what earlier ones have noted.
 const RULES: &[Rule] = &[
     fixed::tell, // one line each
     warn::warn,
@@ -39,44 +39,44 @@ const RULES: &[Rule] = &[
     fixed::shrink,
 ];
 
-/// What is known of one claim's idleness. Times are by the clock of launches.
+/// Idleness of one claim. Times are by the clock of launches.
 #[derive(Clone, Debug)]
 pub(crate) struct Idling {
     id: ClaimId,
     rule: IdleRule,
-    /// For how long its GPU and its kernel have done nothing; of the kernel with its state and who says so.
+    /// For how long its GPU and its kernel have been idle; for the kernel with its state and the source.
     gpu: Duration,
     kernel: Option<(String, Duration, &'static str)>,
     /// Why it can never be offloaded.
     fixed: Option<String>,
-    /// The same as its owner was told it.
+    /// The reason that its owner was last told.
     told_fixed: Option<String>,
     now_ns: u64,
-    /// It had its GPU from here on.
+    /// Time at which it got its GPU.
     since_ns: u64,
     programs: Programs,
     pause: Pause,
-    /// Its owner was told that it ends soon.
+    /// When its end was announced to its owner.
     announced_ns: Option<u64>,
     /// Its owner keeps it until then.
     kept_ns: u64,
 }
 
-/// What was done since the claim last did something; forgotten when it does something again.
+/// What was done since the claim last worked; forgotten when it works again.
 #[derive(Clone, Debug, Default)]
 struct Pause {
-    /// Its owner was told that it idles.
+    /// When its owner was warned that it is idle.
     warned_ns: Option<u64>,
-    /// What rules did once.
+    /// Rules that act once per pause, and have acted.
     done: BTreeSet<&'static str>,
 }
 
-/// What its processes do on processors.
+/// Processor use of its processes.
 #[derive(Clone, Debug)]
 struct Programs {
     seen: Option<Vitals>,
     asked_ns: Option<u64>,
-    /// When they last kept a processor busy, and whether they did when last looked at.
+    /// When they last kept a processor busy, and whether they did at the last read.
     worked_ns: u64,
     work: bool,
 }
@@ -108,7 +108,7 @@ impl Idling {
         Duration::from_nanos(self.now_ns.saturating_sub(at_ns))
     }
 
-    /// For how long neither its GPU nor its kernel has done anything.
+    /// For how long both its GPU and its kernel have been idle.
     fn idle(&self) -> Duration {
         let kernel = self.kernel.as_ref().map_or(Duration::ZERO, |k| k.1);
         self.gpu.min(kernel)
@@ -122,19 +122,18 @@ impl Idling {
         limit.is_some_and(|limit| self.idle() >= limit)
     }
 
-    /// Whether this is the first time in this pause, which is noted; `what` is the rule's name for it.
+    /// True once per pause for each rule, named by `what`; records it.
     fn once(&mut self, what: &'static str) -> bool {
         self.pause.done.insert(what)
     }
 
-    /// Its owner was warned, and has had this long to say something.
+    /// Whether its owner was warned at least this long ago.
     fn was_warned_for(&self, patience: Duration) -> bool {
         self.pause
             .warned_ns
             .is_some_and(|at| self.ago(at) >= patience)
     }
 
-    /// Takes in what is known now.
     fn look(&mut self, world: &World<'_>, live: &Live, tick: &Tick, rule: IdleRule) {
         self.now_ns = world.now.mono_ns;
         self.rule = rule;
@@ -146,7 +145,7 @@ impl Idling {
                 let idle = match state.as_str() {
                     "idle" => ago.unwrap_or(self.gpu),
                     _ => {
-                        // Should its server fall silent, this was the last that is known of a cell which sleeps.
+                        // If its server stops answering, this is the last known activity of a cell that sleeps.
                         self.programs.worked_ns = self.now_ns;
                         Duration::ZERO
                     }
@@ -166,8 +165,8 @@ impl Idling {
         }
     }
 
-    /// Whether it is time to look at what its processes do: often enough for the shortest time that is counted. Each look
-    /// reads files of the kernel for every claim.
+    /// Whether it is time to read its processes: often enough for the shortest configured time. Each read opens files
+    /// of the kernel for every claim.
     fn is_due(&mut self) -> bool {
         let pace = self.rule.first().map_or(PACE.1, |first| first / 8);
         let pace = pace.clamp(PACE.0, PACE.1);
@@ -192,7 +191,7 @@ impl Idling {
     }
 }
 
-/// It is offloaded although nobody waits.
+/// Offloads it although nobody waits for its room.
 fn detach_always(world: &World<'_>, claim: &mut Idling, out: &mut Vec<Command>) {
     let patience = world.config.reclaim.countdown;
     let may = claim.fixed.is_none() && !claim.is_kept();
@@ -202,7 +201,7 @@ fn detach_always(world: &World<'_>, claim: &mut Idling, out: &mut Vec<Command>) 
     }
 }
 
-/// All of them.
+/// State of all claims.
 #[derive(Debug, Default)]
 pub(crate) struct Idle {
     claims: BTreeMap<ClaimId, Idling>,
@@ -241,9 +240,9 @@ impl Idle {
         }
     }
 
-    /// Looks at all claims, and tells and does what the rules say.
+    /// Updates all claims, and applies the rules.
     fn tick(&mut self, world: &World<'_>, tick: &Tick, out: &mut Vec<Command>) {
-        // What is known of one whose stage has become lower is forgotten.
+        // Forget claims whose stage has become lower.
         let watched = |live: &Live| live.record.runs.stage >= Stage::Reclaim;
         self.claims
             .retain(|id, _| world.claims.get(id).is_some_and(watched));
@@ -280,7 +279,7 @@ impl Idle {
         release::choose(world, &mut self.claims, out);
     }
 
-    /// Whether a claim is offloaded for its idleness when somebody waits.
+    /// Whether a claim is offloaded for its idleness when another claim waits.
     pub(crate) fn is_idle(&self, id: ClaimId) -> bool {
         let claim = self.claims.get(&id);
         claim.is_some_and(|c| c.over(c.rule.detach) && !c.is_kept())
@@ -318,7 +317,7 @@ impl Idle {
         })
     }
 
-    /// When a claim that idles may make room: for those who wait for what it holds.
+    /// When an idle claim may make room, for claims that wait for it.
     pub(crate) fn promise(&self, world: &World<'_>, id: ClaimId) -> Option<Duration> {
         let claim = self.claims.get(&id).filter(|c| !c.is_kept())?;
         let offload = claim.rule.detach?;
@@ -331,7 +330,7 @@ impl Idle {
     }
 }
 
-/// It is on its GPUs and goes on.
+/// It is on its GPUs and does not end.
 fn has_its_gpu(live: &Live) -> bool {
     let here = matches!(live.record.holding, HoldingRecord::Here);
     here && live.ending.is_none() && !live.record.slices.is_empty()
@@ -344,8 +343,8 @@ mod tests {
     use crate::daemon::names::{Account, Names};
     use crate::daemon::world::scene::Scene;
 
-    /// An interactive claim of which its Jupyter server says for how long it idles; time passes with it. The commands
-    /// of all rules.
+    /// Ticks for an interactive claim whose Jupyter server reports its idle time, which grows. Gives the commands of
+    /// all rules.
     pub(super) fn idles(
         idle: &mut Idle,
         scene: &mut Scene,
@@ -435,7 +434,7 @@ mod tests {
         scene.claim(1, 0).last_launch_ns = Some(scene.now.mono_ns);
         idles(&mut idle, &mut scene, 31 * 60, false);
         assert!(!idle.is_idle(ClaimId(1)) && !idle.is_warned(ClaimId(1)));
-        // So does that of a process which has ended.
+        // The end of a process has the same effect.
         idles(&mut idle, &mut scene, 70 * 60, false);
         assert!(idle.is_idle(ClaimId(1)));
         scene.claim(1, 0).past.launch_ns = Some(scene.now.mono_ns);
@@ -495,7 +494,7 @@ mod tests {
             "{done:?}"
         );
         assert!(idles(&mut idle, &mut scene, 7400, false).is_empty(), "once");
-        // Its owner was told before that it cannot be.
+        // Its owner was told earlier that it cannot be offloaded.
         let (mut idle, mut scene) = (Idle::default(), Scene::of(1));
         scene.config.idle.always = Some(Duration::from_secs(7200));
         for seconds in [7200, 7300, 7400] {

@@ -49,7 +49,6 @@ impl LeverState {
     }
 }
 
-/// Carries out a command about levers.
 pub(crate) fn carry_out(
     with: &mut Effects,
     features: &Features,
@@ -222,7 +221,7 @@ fn pulled(
     }
 }
 
-/// What follows if it could not be begun.
+/// The command that follows if it could not be begun.
 fn not_begun(id: ClaimId, again: bool, why: String) -> Command {
     let failure = Failure::Refused;
     match again {

@@ -1,4 +1,4 @@
-//! The state of the service and what each message does to it.
+//! The state of the service, and the handling of each message.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -32,7 +32,7 @@ use super::{
 };
 use crate::clock::{nanos, unix_ms};
 
-/// Whether a call gives or changes what the journal must know of.
+/// Whether a call grants or changes something that must be journaled.
 fn promises(call: &Call) -> bool {
     matches!(
         call,
@@ -46,22 +46,20 @@ fn promises(call: &Call) -> bool {
     )
 }
 
-/// Everything the service knows.
 #[derive(Debug)]
 pub(crate) struct Service {
-    /// What commands are carried out on.
+    /// State on which commands are carried out.
     pub(crate) effects: Effects,
-    /// What was claimed and used.
     pub(crate) history: History,
-    /// What is learnt of sizes.
+    /// Experience for sizes.
     pub(crate) sizes: super::tracks::Sizes,
-    /// What has a state of its own.
+    /// Features with their private state.
     pub(crate) features: Features,
     pub(crate) screens: Screens,
 }
 
 impl Service {
-    /// What features may look at.
+    /// What features may read.
     pub(crate) fn world(&self) -> World<'_> {
         world_of!(self.effects)
     }
@@ -75,7 +73,8 @@ impl Service {
         }
     }
 
-    /// Tells the features what has happened, does what they want, tells them what comes of that, until it is quiet.
+    /// Tells the features a fact, carries out their commands, and continues with the facts that follow until there
+    /// are none.
     pub(crate) fn tell(&mut self, fact: Fact) {
         if !self.features.round.begin(fact) {
             return;
@@ -90,7 +89,7 @@ impl Service {
         }
     }
 
-    /// Does what features want, the journal first: if that fails, nothing of it.
+    /// Carries out commands, the journal first: if that fails, none of them.
     pub(crate) fn execute(&mut self, commands: Vec<Command>) {
         for command in effects::written(&self.effects.journal, commands) {
             self.carry_out(command);
@@ -158,7 +157,7 @@ impl Service {
             Command::Ends(command) => ending::carry_out(effects, command),
             Command::Claims(command) => {
                 if let ClaimCommand::Resized(Action::Resize { .. }) = command {
-                    // What a claim used until now is of the size that it had.
+                    // Use until now counts for the old size.
                     (self.history).look(&world_of!(effects), &self.features, &mut self.sizes);
                 }
                 submit::carry_out(effects, &self.features, command)
@@ -169,7 +168,7 @@ impl Service {
         self.execute(follows);
     }
 
-    /// What a caller has asked for: written down, done and answered, or nothing of it.
+    /// A caller's order: journaled, carried out and answered, or nothing of it.
     fn ordered(&mut self, peer: &Peer, order: Result<Order, WireError>, out: &Sender) {
         let done = order.and_then(|order| {
             if order.is_kept() {
@@ -190,7 +189,7 @@ impl Service {
         self.screens.touch();
     }
 
-    /// Takes a configuration that was read again.
+    /// Applies a configuration that was read again.
     pub(crate) fn reload(&mut self, read: Result<Config, ConfigError>) {
         let follows = self.effects.config.reload(read);
         if let Some(units) = self
@@ -206,7 +205,7 @@ impl Service {
         self.execute(follows);
     }
 
-    /// The core hears what the last sample says of the GPUs.
+    /// Tells the core the GPUs' state in the last sample.
     pub(crate) fn refresh(&mut self) {
         let left = gpus::unclaimed(&self.world());
         gpus::note_unclaimed(&mut self.effects.gpus, left);
@@ -214,13 +213,13 @@ impl Service {
         self.drive(Event::Gpus(facts));
     }
 
-    /// Gives the core an event and carries out what it decides. What happens meanwhile waits until that is
-    /// done: actions of two decisions never mix.
+    /// Gives the core an event and carries out its decision. Events meanwhile wait until that is done, so that
+    /// actions of two decisions never mix.
     pub(crate) fn drive(&mut self, event: Event) {
         self.drive_all([event]);
     }
 
-    /// Several, and what they come to is written down once.
+    /// Gives it several events; the result is saved once.
     pub(crate) fn drive_all(&mut self, events: impl IntoIterator<Item = Event>) {
         if !self.effects.core.begin(events) {
             return;
@@ -241,7 +240,7 @@ impl Service {
         );
     }
 
-    /// Tells everybody on the screen, and writes it down if it is about a claim, also one that has gone.
+    /// Shows a notice to everybody on the screen, and logs it if it is about a claim, even an ended one.
     fn notice(&mut self, owner: Option<u32>, claim: Option<ClaimId>, text: String) {
         tracing::info!(claim = claim.map(|c| c.to_string()), "{text}");
         if let Some(id) = claim {
@@ -256,7 +255,7 @@ impl Service {
         self.screens.touch();
     }
 
-    /// A notice, and the same in the owner's notebook and on their terminals.
+    /// A notice that also goes to the owner's notebook and terminals.
     fn tell_owner(&mut self, id: ClaimId, text: String) {
         let host = &mut self.effects.host;
         let Some(live) = self.effects.claims.get(&id) else {
@@ -267,7 +266,7 @@ impl Service {
         self.notice(Some(live.record.uid), Some(id), text);
     }
 
-    /// Sends the newest snapshot to those who watch and have taken the last one.
+    /// Sends the newest snapshot to watching clients that have read the last one.
     pub(crate) fn publish(&mut self) {
         if self.screens.next().is_none_or(|at| at > Instant::now()) {
             return;
@@ -278,13 +277,13 @@ impl Service {
         self.screens = screens;
     }
 
-    /// The core hears of the time.
+    /// Tells the core the time.
     pub(crate) fn wake(&mut self) {
         self.drive(Event::Tick);
         self.tell_arbiter();
     }
 
-    /// Tells the arbiter who is where, if that has changed.
+    /// Tells the arbiter the claims on each GPU, if they have changed.
     fn tell_arbiter(&mut self) {
         let table = turns::gate_table(&self.world());
         if let Some(gates) = &mut self.effects.host.gates {
@@ -292,7 +291,6 @@ impl Service {
         }
     }
 
-    /// Handles one message.
     pub(crate) fn handle(&mut self, msg: Msg) {
         match msg {
             Msg::Call {
@@ -446,7 +444,7 @@ impl Service {
 
     /// The observer has looked at the GPUs.
     fn sample(&mut self, sample: GpuSample) {
-        // One that lay in the queue while instances were made knows nothing of them.
+        // A sample from before instances were made does not contain them.
         let known = self.effects.gpus.sample.as_ref().map(|s| s.taken);
         if known.is_none_or(|known| known <= sample.taken) {
             self.effects.gpus.sample = Some(sample);
@@ -485,7 +483,7 @@ impl Service {
         self.screens.touch();
     }
 
-    /// Once a tick: leases, patience, endings, dead members that nobody told of.
+    /// Once per tick: time limits, patience, endings, members that ended unnoticed.
     pub(crate) fn tick(&mut self) {
         self.carry_out(Command::Rules(RuleCommand::FollowOff));
         let due = stage::due(&self.world());
@@ -529,7 +527,7 @@ impl Service {
         self.screens.touch();
     }
 
-    /// `turn` is given back once it is answered.
+    /// `turn` is returned once it is answered.
     fn call(&mut self, peer: Peer, call: Call, out: &Sender, turn: Turn) {
         if let (Some(why), true) = (self.effects.journal.newer(), promises(&call)) {
             out.error(
@@ -664,7 +662,7 @@ impl Service {
                 self.effects.journal.write_ends();
                 return stage::look_back(&self.world(), peer, call, out);
             }
-            // What is guaranteed to whom is no secret.
+            // Guarantees are public.
             Call::Admin(AdminCall::QuotaList) => Ok(self.effects.config.quota_list()),
             Call::Admin(AdminCall::Log { last }) => {
                 admin::log(&self.world(), &self.effects.journal, &peer, last)
@@ -726,7 +724,7 @@ pub(crate) fn summary(world: &World<'_>) -> String {
     )
 }
 
-/// What the processes of claims say in their pages, and who works beside them.
+/// The reports in the claims' pages, and use by processes without a claim.
 fn look_at_pages(world: &World<'_>, features: &Features) -> Look {
     let mut pages = Pages::new();
     for (id, live) in world.claims.iter() {
@@ -750,7 +748,7 @@ fn look_at_pages(world: &World<'_>, features: &Features) -> Look {
     Look { pages, others }
 }
 
-/// What is known of claims at a tick.
+/// State of claims at a tick.
 fn tick_of_claims(world: &World<'_>, features: &Features, levers: &LeverState) -> Tick {
     let ids = || world.claims.keys().copied();
     let kernel = |id| Some((id, features.notebooks.kernel(world, id)?));

@@ -8,7 +8,7 @@ use super::job::Job;
 #[derive(Debug)]
 pub(super) struct User {
     pub(super) name: &'static str,
-    /// Used as root; no account has these.
+    /// User id when the demo runs as root; no account has these.
     pub(super) uid: u32,
 }
 
@@ -35,7 +35,7 @@ pub(super) const USERS: &[User] = &[NLP, VIS, CHEM, BIO];
 pub(super) enum Enters {
     /// This long after the start.
     At(Duration),
-    /// After the first captions, so that they are still true while they are read.
+    /// After the first captions, so that those are still true while they are read.
     Opened,
 }
 

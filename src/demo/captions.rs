@@ -30,7 +30,7 @@ pub(super) struct Story {
     ran: bool,
 }
 
-/// Finds the caption: looks at a station from time to time.
+/// Finds the caption from successive snapshots of a station.
 #[derive(Debug, Default)]
 pub(super) struct Narrator {
     story: Story,
@@ -82,8 +82,8 @@ impl Story {
         }
     }
 
-    /// The checksum of the notebook's weights, if it is the same before and after the move. A line may still have
-    /// been on its way at the arrival, so the following one counts.
+    /// The checksum of the notebook's weights, if it is the same before and after the move. A line printed before the
+    /// move may arrive after it, so the next line counts.
     fn kept(&self) -> Option<&str> {
         let (_, before) = self.at?;
         let first = self.checksums.first()?;

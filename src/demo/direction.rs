@@ -1,5 +1,5 @@
-//! Order and timing of the demo's scenes: by what the screen shows and for how long the caption was shown, not by the
-//! clock, so that a slow machine plays the same demo more slowly.
+//! Order and timing of the demo's scenes: by what the screen shows and for how long each caption was shown, so that a
+//! slow machine plays the same demo more slowly.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use super::captions::{
 /// Scenes before the claim of a whole GPU, in this order.
 const OPENING: &[Say] = &[busy_but_idle, hog_at_cap, both_burst];
 
-/// Scenes around the claim of a whole GPU: the newest true one is told.
+/// Scenes around the claim of a whole GPU: the newest true one is shown.
 const STORY: &[Say] = &[
     both_burst,
     somebody_waits,
@@ -27,9 +27,9 @@ const STORY: &[Say] = &[
 const LEAST: Duration = Duration::from_millis(3_500);
 /// How long the claim of a whole GPU runs after its caption, and how long the last scene lasts.
 const LAST: Duration = Duration::from_secs(5);
-/// A scene that does not appear within this time is skipped if a later one can be told.
+/// A scene that does not appear within this time is skipped if a later one can be shown.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// A scene that does not appear within this time is skipped: on other GPUs than the demo's own some never do.
+/// A scene that does not appear within this time is skipped: on GPUs other than the demo's own some never do.
 const LONGEST: Duration = Duration::from_secs(30);
 
 /// State of the direction.
@@ -60,7 +60,7 @@ impl Direction {
         words
     }
 
-    /// Whether all scenes before the claim of a whole GPU have been told.
+    /// Whether all scenes before the claim of a whole GPU have been shown.
     pub(super) fn opened(&self) -> bool {
         self.scene >= OPENING.len()
     }
@@ -163,7 +163,7 @@ mod tests {
         snapshot(busy, [80.0, 70.0], [LLAMA, EVAL])
     }
 
-    /// The captions at each tenth of a second, until the time is over.
+    /// The captions at each tenth of a second, from `from` to `to` milliseconds.
     fn play(
         direction: &mut Direction,
         from: u64,
@@ -199,7 +199,7 @@ mod tests {
             let until = told
                 .iter()
                 .find(|(_, w)| !w.as_ref().is_some_and(|w| w.contains("idle")));
-            // The bursts are visible already, but the first scene has its time, and the hog may still come.
+            // The bursts are visible already, but the first scene keeps its time, and the hog may still come.
             let until = until.expect("the next scene").0;
             let late = (seen + 23_500).min(30_000);
             assert_eq!(until, burst.max(late), "{slow}");
@@ -214,7 +214,7 @@ mod tests {
     #[test]
     fn the_third_claim_comes_when_the_bursts_were_told_and_goes_when_it_was() {
         let mut direction = Direction::default();
-        // The hog never appears here: its scene is skipped after a while, because the next one can be told.
+        // The hog never appears here: its scene is skipped after a while, because the next one can be shown.
         play(&mut direction, 0, 24_000, &bursting(99.0));
         assert!(!direction.opened());
         play(&mut direction, 24_000, 26_900, &bursting(99.0));

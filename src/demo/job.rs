@@ -286,7 +286,8 @@ fn model(
     let mut work = Work::new(context, kernel)?;
     let mut next = Instant::now();
     while !done.load(Ordering::Relaxed) {
-        // Several at a time, as in a training, so that the GPU has work while the processor is elsewhere.
+        // Several launches at a time, as in training, so that the GPU has work while the processor runs other
+        // programs.
         work.launches(AT_A_TIME, context, 528, 256)?;
         std::thread::sleep(pause);
         if Instant::now() >= next {

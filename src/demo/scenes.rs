@@ -11,7 +11,7 @@ use super::{Cast, direct};
 use crate::command::args::DemoArgs;
 use crate::station::Station;
 
-/// Plays with the screen until it is closed or the time is over.
+/// Plays with the screen until it is closed or the demo's time ends.
 pub(super) fn on_screen(
     args: &DemoArgs,
     station: &Station,
@@ -47,7 +47,7 @@ fn play(
     let mut waiting: Vec<&Actor> = ACTORS.iter().collect();
     let mut narrator = Narrator::default();
     let mut paused = false;
-    // Time of the play; a pause stops it.
+    // Elapsed time of the play; a pause stops it.
     let (mut at, mut looked) = (Duration::ZERO, Instant::now());
     while !feeder.updates.is_closed() && args.duration.is_none_or(|d| started.elapsed() < d) {
         let passed = looked.elapsed();

@@ -18,10 +18,10 @@ use crate::station::Station;
 /// Longest time for a shell to end with its terminal.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
-/// Runs the shell to its end, or to that of its terminal, and returns its exit code.
+/// Runs the shell until it or its terminal ends, and returns its exit code.
 pub(super) fn run(station: &Station) -> anyhow::Result<i32> {
     let shell = std::env::var_os("SHELL").unwrap_or_else(|| "/bin/sh".into());
-    // By a link, so that Jupyter kernels that are installed here name the program itself.
+    // A link, so that Jupyter kernels installed from here name the program itself.
     let bin = station.dir().join("shell");
     std::fs::create_dir(&bin)?;
     let program = std::env::current_exe().context("cannot find the program itself")?;
@@ -69,7 +69,7 @@ fn code(status: std::process::ExitStatus) -> i32 {
     status.code().or(by_signal).unwrap_or(1)
 }
 
-/// Ends a shell as the end of its terminal would; it ignores SIGTERM.
+/// Ends a shell by hangup, as the end of its terminal would, since it ignores SIGTERM.
 async fn end(shell: &mut Child) {
     if let Some(pid) = shell.id().and_then(|pid| i32::try_from(pid).ok()) {
         let _ = kill(Pid::from_raw(pid), Signal::SIGHUP);

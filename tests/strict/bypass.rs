@@ -1,4 +1,4 @@
-//! Ways around the caps that an ordinary user may try.
+//! Attempts of an ordinary user to bypass the limits.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -28,7 +28,7 @@ pub(crate) fn compile(
     Some(out)
 }
 
-/// Asks the driver for its memory through other doors than `dlopen` of the name.
+/// Asks the driver for its memory by other ways than `dlopen` of the name.
 pub(crate) const DOORS: &str = r#"
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -91,7 +91,7 @@ fn the_environment_is_no_way_around() {
     ] {
         held(&station, claim(&station, users.uid(0), &around));
     }
-    // Without any library path only the full name leads to a driver that is in no directory of the loader's.
+    // Without a library path only the full name leads to a driver outside the loader's directories.
     let driver = driver(&station);
     held(
         &station,
@@ -151,7 +151,7 @@ fn no_door_of_the_loader_is_a_way_around() {
         let mut command = claim(&station, users.uid(0), &words);
         let mut raw = Raw::spawn(&mut command);
         let line = raw.line();
-        // A loader without threads of its own may not get through the proxy's start: then nothing runs.
+        // A loader without threads of its own may not get through the library's start: then nothing runs.
         if line.is_empty() && words[0] == fixed {
             assert!(!raw.child.wait().expect("ends").success());
             continue;
@@ -167,7 +167,7 @@ fn no_new_process_is_a_way_around() {
         return;
     };
     let client = client(&station);
-    // A new session, a child that nobody is the parent of, both at once.
+    // A new session, an orphaned child, both at once.
     let twice = format!("(setsid {client} <&3 >&4 &) &");
     let alone = format!("exec 3<&0 4>&1; {twice} sleep 1000 & wait");
     for words in [vec!["setsid", "--wait", &client], vec!["sh", "-c", &alone]] {
@@ -206,7 +206,7 @@ fn other_namespaces_and_other_identities_are_no_way_around() {
             "{words:?}: {told} {why}"
         );
     }
-    // What `sudo -u self` comes to: a program of root's that becomes the user again.
+    // The effect of `sudo -u self`: a program of root's that becomes the user again.
     let become_self = station.dir().join("bin/become");
     std::fs::copy("/usr/bin/setpriv", &become_self).expect("copied");
     std::fs::set_permissions(&become_self, std::fs::Permissions::from_mode(0o4755)).expect("set");
@@ -226,7 +226,7 @@ fn other_namespaces_and_other_identities_are_no_way_around() {
     held(&station, claim(&station, users.uid(0), &words));
 }
 
-/// The loader gives no library path to a program with the set-user-ID bit; the driver's own file is the shim all the same.
+/// The loader ignores the library path for a set-user-ID program; the driver's own file is the library anyway.
 #[test]
 fn a_program_with_the_set_user_id_bit_is_no_way_around() {
     let Some((users, station)) = desk("a_program_with_the_set_user_id_bit_is_no_way_around") else {
@@ -243,7 +243,7 @@ fn a_program_with_the_set_user_id_bit_is_no_way_around() {
             &station,
             claim(&station, users.uid(0), &[&program, &driver]),
         );
-        // It finds the driver by its full name only: the path of the environment is gone where the bit changes who it is.
+        // It finds the driver by its full name only: the environment's path is ignored when the bit changes the user.
         let mut by_path = claim(&station, users.uid(0), &[&program]);
         let output = by_path.stdin(Stdio::null()).output().expect("runs");
         assert_eq!(
@@ -264,7 +264,7 @@ fn a_process_that_was_taken_out_of_its_claim_gets_no_gpu() {
     let script = format!("echo here; read go; exec {client}");
     let mut raw = Raw::spawn(&mut claim(&station, users.uid(0), &["sh", "-c", &script]));
     assert_eq!(raw.line(), "here");
-    // As pam_systemd does for `su -`: root puts the process into a session of its own.
+    // Like pam_systemd for `su -`: root puts the process into a session of its own.
     let own = std::fs::read_to_string("/proc/self/cgroup").expect("read");
     let own = gshare_enforcer::cgroup::v2_path(&own)
         .expect("there is one")
@@ -275,7 +275,7 @@ fn a_process_that_was_taken_out_of_its_claim_gets_no_gpu() {
     assert_eq!(raw.ask("go"), "error 800 CUDA_ERROR_NOT_PERMITTED");
 }
 
-/// Tries to trace a process and says what the kernel answers.
+/// Tries to trace a process and prints the kernel's answer.
 const TRACE: &str = r#"
 #include <errno.h>
 #include <stdio.h>
@@ -321,7 +321,7 @@ fn tracing_is_no_way_around() {
     let output = as_user(attach, users.uid(0)).output().expect("runs");
     assert_eq!(said(&output).0.trim(), "Operation not permitted");
     assert!(victim.info().1 > 0);
-    // A traced launcher would do as its tracer wants: the kernel gives it nothing, and it says so.
+    // A traced launcher would obey its tracer: the kernel gives it no capability, and it says so.
     let inner = claim(&station, users.uid(0), &[&client]);
     let mut traced = station.client_environment(Command::new(&trace));
     traced
@@ -342,7 +342,7 @@ fn pages_cannot_be_forged() {
     let client = client(&station);
     let mut raw = held(&station, claim(&station, users.uid(0), &[&client]));
     let cap = raw.info().1;
-    // The owner, outside and inside: the limits cannot be written, the usage not cut off.
+    // The owner, outside and inside: the limits cannot be written, the usage page not shortened.
     let limits = station.dir().join("run/claims");
     let mut paths: Vec<PathBuf> = std::fs::read_dir(&limits)
         .expect("listed")
@@ -367,7 +367,7 @@ fn pages_cannot_be_forged() {
     assert_eq!(raw.info().1, cap);
     let more = format!("alloc {}", cap + 1);
     assert_eq!(raw.ask(&more), FULL);
-    // A page of one's own is nobody's: the library asks the service alone, at a place that is fixed in it.
+    // A forged page has no effect: the library asks only the service, at a fixed path.
     until("the claim is listed still", SOON, || {
         station.snapshot().ok()?.claims.len().eq(&1).then_some(())
     });

@@ -18,7 +18,7 @@ fn seen_and_ended(station: &Station, command: Command, what: &str) {
     assert!(raw.info().1 > 4 * cap, "{what}: it is not around the cap");
     let before = next_look(station);
     assert_eq!(raw.ask(&format!("alloc {}", 2 * cap)), "ok 0", "{what}");
-    // On a busy machine that may have taken longer than to the next look.
+    // On a busy machine the allocation may have taken longer than until the next look.
     let second = before + 2..=looks(station) + 2;
     let (claim, at) = accused_at(station, raw.pid());
     assert!(

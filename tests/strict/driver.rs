@@ -101,7 +101,8 @@ fn a_view_that_cannot_be_mended_gets_no_gpu() {
     assert!(first.starts_with("ok ready"), "{first}");
     replace(&station.sim_dir().join("lib/libcuda.so.1"));
     told(&station, "new programs in it get no GPU");
-    // The mount namespace is the user's own, where gshare mounts nothing. What the program loads now opens no device.
+    // The mount namespace is the user's own, where gshare mounts nothing. The driver that the program loads now opens
+    // no device.
     let answer = shell.ask("go");
     assert!(
         answer.starts_with("error 100 CUDA_ERROR_NO_DEVICE"),

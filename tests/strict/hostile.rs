@@ -115,7 +115,7 @@ fn nobody_is_launched_into_a_claim_that_is_not_his() {
     refused(&other, 77, "is not yours");
     let absent = direct(&program, users.uid(1), &["999", &fd, "--", "echo", "ran"]);
     refused(&absent, 124, "c999 has ended");
-    // The owner may: `gshare join` does that.
+    // The owner may do that, as `gshare join` does.
     let own = direct(&program, users.uid(0), &[number, &fd, "--", "echo", "ran"]);
     assert_eq!(said(&own), ("ran\n".to_owned(), String::new()));
     // A program that speaks to the service like the launcher is not the launcher.
@@ -169,7 +169,7 @@ fn without_its_right_the_launcher_starts_nothing() {
         .args(words);
     let output = as_user(bound, uid).output().expect("runs");
     refused(&output, 77, "no_new_privs");
-    // A copy has no capability; a link in a user's directory has, and is not trusted.
+    // A copy has no capability; a link in a user's directory has one, and is not trusted.
     let own = station.dir().join("own");
     std::fs::create_dir(&own).expect("made");
     std::fs::set_permissions(&own, Permissions::from_mode(0o777)).expect("set");
@@ -320,7 +320,7 @@ fn devices_that_were_open_before_are_closed() {
     let Some((users, station)) = desk("devices_that_were_open_before_are_closed") else {
         return;
     };
-    // No driver is behind the stand-ins, so they give away only the name.
+    // No driver is behind the stand-ins, so these descriptors only name them (O_PATH).
     let open = |name: &str| {
         let path = station.sim_dir().join("dev").join(name);
         nix::fcntl::open(&path, OFlag::O_PATH, Mode::empty()).expect("opened")

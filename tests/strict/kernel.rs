@@ -1,4 +1,4 @@
-//! A Jupyter kernel with strict limits lives and dies as without them.
+//! A Jupyter kernel works with strict limits as it does without them.
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Launches in numbers, and a service that dies in the middle of them.
+//! Many launches, and a service that dies during them.
 
 use std::process::{Child, Stdio};
 use std::time::Duration;
@@ -181,11 +181,11 @@ fn without_the_library_strict_limits_give_whole_gpus_alone() {
         "{why}"
     );
     assert_eq!(claim("1", "true").status.code(), Some(0));
-    // Nor can a running claim become a part of one.
+    // Nor can a running claim shrink to a part of a GPU.
     let smaller = claim("1", r#""$0" resize "$GSHARE_CLAIM_ID" -g 0.5"#);
     assert_eq!(smaller.status.code(), Some(77), "{smaller:?}");
     assert!(said(&smaller).1.contains("keeps its size"), "{smaller:?}");
-    // A program that joins one is in it, though no launcher moves it there.
+    // A program that joins such a claim is in it, although no launcher moves it there.
     let user = |words: &[&str]| {
         let mut command = station.command();
         command.args(words);

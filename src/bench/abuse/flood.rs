@@ -1,5 +1,5 @@
-//! The floods, each in a process of the user who does it. They speak the wire as text, so that they can also say what no
-//! client of gshare would.
+//! The floods, each in a process of the flooding user. They write the wire format as text, so that they can also send
+//! what no client of gshare would.
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::AsFd;
@@ -11,10 +11,10 @@ use gshare_abi::Bell;
 use gshare_abi::wire::{Register, Request};
 use serde_json::{Value, json};
 
-/// First argument of the process.
+/// First argument of the flooding process.
 pub(crate) const FLOOD_ARGUMENT: &str = "__bench-abuse";
 
-/// What there is.
+/// Names of the floods.
 pub(super) const KINDS: [&str; 12] = [
     "claims",
     "resizes",
@@ -30,10 +30,10 @@ pub(super) const KINDS: [&str; 12] = [
     "log followers",
 ];
 
-/// Floods the service at a socket for some seconds.
+/// Floods the service at a socket for a number of seconds.
 ///
 /// # Errors
-/// When it does not answer at all.
+/// When the service does not answer at all.
 pub(crate) fn flood(args: &[String]) -> anyhow::Result<()> {
     let [kind, socket, seconds] = args else {
         anyhow::bail!("three arguments are needed");
@@ -85,7 +85,7 @@ fn questions(n: u64) -> Value {
     }
 }
 
-/// A claim with texts as long as any client may send them.
+/// A claim with the longest texts that a client may send.
 fn large(n: u64, more: &Value) -> Value {
     let mut claim = json!({
         "op": "claim", "name": format!("{n}{}", "n".repeat(56)), "cwd": "/w".repeat(500),
@@ -107,7 +107,8 @@ impl Flood {
         Instant::now() < self.until
     }
 
-    /// Asks on so many connections, `ahead` questions unanswered on each; `reads` the answers or not.
+    /// Sends requests on this many connections with `ahead` unanswered on each; `reads` says whether to read the
+    /// answers.
     fn ask<Q: Into<Question>>(
         &self,
         connections: usize,
@@ -138,7 +139,7 @@ impl Flood {
         Ok(())
     }
 
-    /// As many connections as the service takes.
+    /// Opens up to this many connections, as far as the service accepts them.
     fn connect(&self, connections: usize) -> anyhow::Result<Vec<Line>> {
         let mut lines = vec![Line::open(&self.socket)?];
         while lines.len() < connections && self.goes_on() {
@@ -150,7 +151,7 @@ impl Flood {
         Ok(lines)
     }
 
-    /// A claim of this process; its id.
+    /// Submits a claim of this process; returns its id.
     fn claim(&self, claim: &Value) -> anyhow::Result<(Line, String)> {
         let mut line = Line::open(&self.socket)?;
         line.say(claim);
@@ -197,7 +198,7 @@ impl Flood {
         Ok(())
     }
 
-    /// Registrations of a claim that waits for its GPUs.
+    /// Registers for a claim that waits for its GPUs.
     fn registrations(&self) -> anyhow::Result<()> {
         let _held = self.claim(&json!({"op": "claim", "gpus_milli": 2000, "hold": true}))?;
         let claim = json!({"op": "claim", "lazy": true, "gpus_milli": 2000, "command": ["flood"], "wait": "forever"});
@@ -206,7 +207,7 @@ impl Flood {
         self.ask(60, usize::MAX, true, |_| Question(register.clone()))
     }
 
-    /// Claims that wait; all are given up at once, again and again.
+    /// Submits claims that wait, and cancels all at once, repeatedly.
     fn waiting(&self) -> anyhow::Result<()> {
         let mut n = 0;
         while self.goes_on() {
@@ -243,7 +244,7 @@ impl Flood {
         Ok(())
     }
 
-    /// Rings the doorbell of an own claim.
+    /// Rings the doorbell of the user's own claim.
     fn doorbells(&self) -> anyhow::Result<()> {
         let claim = json!({"op": "claim", "gpus_milli": 100, "command": ["flood"]});
         let (_line, _) = self.claim(&claim)?;
@@ -268,7 +269,7 @@ impl Flood {
         Ok(())
     }
 
-    /// Kernels of notebooks, and a helper that is stopped.
+    /// Starts notebook kernels, with a helper that is stopped.
     fn lazy(&self) -> anyhow::Result<()> {
         let mut lines = self.connect(1)?;
         let id = "k".repeat(64);
@@ -307,7 +308,7 @@ impl Flood {
     }
 }
 
-/// What is asked, as it is sent.
+/// A request in wire format.
 struct Question(Vec<u8>);
 
 impl From<Value> for Question {
@@ -316,7 +317,7 @@ impl From<Value> for Question {
     }
 }
 
-/// What a member sends first.
+/// First message of a member.
 fn register() -> Vec<u8> {
     Request::Register(Register {
         abi: gshare_abi::ABI_VERSION,
@@ -327,7 +328,7 @@ fn register() -> Vec<u8> {
     .bytes()
 }
 
-/// Stops every helper for notebooks that runs as this user.
+/// Stops all notebook helpers that run as this user.
 fn stop_helpers() {
     use nix::sys::signal::{Signal, kill};
     let me = nix::unistd::Uid::effective().as_raw();
@@ -349,7 +350,7 @@ fn stop_helpers() {
     }
 }
 
-/// A connection that never waits.
+/// A non-blocking connection.
 struct Line {
     stream: UnixStream,
     pending: Vec<u8>,
@@ -366,7 +367,7 @@ impl Line {
         Ok(Self {
             stream,
             pending: Vec::new(),
-            // The greeting's.
+            // The greeting counts as unanswered.
             unanswered: 1,
             gone: false,
             heard: Vec::new(),
@@ -383,7 +384,7 @@ impl Line {
         self.flush();
     }
 
-    /// Whether everything has been taken.
+    /// Whether everything has been sent.
     fn flush(&mut self) -> bool {
         while !self.pending.is_empty() && !self.gone {
             match self.stream.write(&self.pending) {
@@ -395,7 +396,7 @@ impl Line {
         !self.gone
     }
 
-    /// Takes what has been said.
+    /// Reads what has arrived.
     fn drain(&mut self) {
         let mut buffer = [0; 16 * 1024];
         loop {
@@ -414,7 +415,7 @@ impl Line {
         }
     }
 
-    /// The next answer that is not the greeting's.
+    /// The next answer after the greeting.
     fn answer(&mut self, until: Instant) -> anyhow::Result<Value> {
         let mut buffer = [0; 16 * 1024];
         loop {

@@ -1,4 +1,4 @@
-//! A year of thirty users, written through the service's own journal.
+//! A year of thirty users, written with the service's own journal code.
 
 use std::path::Path;
 
@@ -8,13 +8,13 @@ use crate::clock::unix_ms;
 use crate::daemon::journal::{ClaimRecord, Journal, ProcessRecord};
 
 pub(super) const USERS: u32 = 30;
-/// Claims of each on a day.
+/// Claims per user and day.
 const CLAIMS: u64 = 20;
-/// What happens to each, in lines of its log.
+/// Log lines per claim.
 const EVENTS: u64 = 5;
 const DAY_MS: u64 = 86_400_000;
 
-/// Fills the journal of a service that does not run; how many claims that were.
+/// Fills the journal of a stopped service; returns the number of claims.
 pub(super) fn fill(path: &Path, days: u64) -> anyhow::Result<u64> {
     let mut journal = Journal::open(path)?;
     let first = journal.next_id().0;

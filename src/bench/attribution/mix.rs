@@ -1,4 +1,4 @@
-//! A mix of claims on one GPU in virtual time: what the board did, and what the claims' counters made of it.
+//! A mix of claims on one GPU in virtual time: what the simulated GPU did, and what the estimate says.
 
 use gshare_core::attribution::Work as Claimed;
 use gshare_core::attribution::{Counters, Interval, Meter, Together, attribute};
@@ -7,23 +7,23 @@ use gshare_sim_board::{ImaginedBoard, Integrals, Preset};
 use super::dice::Dice;
 use super::program::{Plan, Process};
 
-/// How often programs and watchers look.
+/// Polling interval of programs and watchers.
 const STEP_NS: u64 = 100_000;
-/// How often the service looks.
+/// Polling interval of the service.
 const TICK_NS: u64 = 1_000_000_000;
 /// Ticks of a window.
 const WINDOW: u64 = 10;
-/// How long a claim has its turn.
+/// Length of a turn.
 const TURN_NS: u64 = 20_000_000;
 
 /// How the claims share the GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sharing {
-    /// They take turns.
+    /// The claims take turns.
     Turns,
-    /// Through MPS, each on SMs of its own: as their requests are, which is what gshare sets by itself.
+    /// Through MPS, each with SMs of its own according to its request: gshare's default.
     Mps,
-    /// Through MPS with shares that overlap (`[mps] share = "limit"`).
+    /// Through MPS with overlapping shares (`[mps] share = "limit"`).
     Overlapping,
 }
 
@@ -37,16 +37,16 @@ impl Sharing {
     }
 }
 
-/// One claim in one window; errors in points of a percent.
+/// Errors of one claim in one window, in percentage points.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Error {
-    /// Which of the mix's claims.
+    /// Index of the claim in the mix.
     pub(super) claim: usize,
-    /// SM activity and occupancy by the claims' counters alone.
+    /// SM activity and occupancy from the claims' counters only.
     pub(super) alone: [f64; 2],
-    /// The same with the GPU's own figures.
+    /// SM activity and occupancy with the GPU's own counters.
     pub(super) device: [f64; 2],
-    /// SM activity as time busy times the part of the GPU that the grids are.
+    /// SM activity estimated as busy time multiplied by the grids' fraction of the GPU.
     pub(super) naive: f64,
 }
 
@@ -64,7 +64,8 @@ struct Turns {
 }
 
 impl Turns {
-    /// The process that may launch now; the turn goes on when it is over and its work is through.
+    /// The process that may launch now. The turn passes on when its time is over or it has nothing to launch, and its
+    /// work is finished.
     fn who(&mut self, now: u64, claims: &mut [Process]) -> usize {
         let over = now >= self.ends_ns || !claims[self.holder].wants(now);
         if over && !claims[self.holder].is_busy() {
@@ -82,7 +83,7 @@ impl Turns {
     }
 }
 
-/// Runs a mix for so many windows after a first one that is not judged.
+/// Runs a mix for this many windows, after a first one that is not judged.
 pub(super) fn run(
     model: &str,
     sharing: Sharing,
@@ -100,7 +101,7 @@ pub(super) fn run(
     }
     let mut claims = Vec::new();
     let mut weights: Vec<u32> = (0..many).map(|_| 1 + dice.below(4) as u32).collect();
-    // Some leave a part of the GPU to nobody.
+    // Some mixes leave a part of the GPU unused.
     weights.push(dice.below(3) as u32);
     let sum: u32 = weights.iter().sum();
     for weight in &weights[..many] {
@@ -124,7 +125,7 @@ pub(super) fn run(
         holder: 0,
         ends_ns: 0,
     };
-    // With and without the GPU's figure.
+    // With and without the GPU's counters.
     let mut meters = vec![Meter::default(); many];
     let mut together = Together::default();
     let mut sums = vec![[[0.0; 2]; 2]; many];

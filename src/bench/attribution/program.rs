@@ -1,8 +1,8 @@
-//! Programs that use a GPU in virtual time, and the proxy in each of them.
+//! Programs that use a GPU in virtual time, each with the proxy.
 //!
-//! The proxy's counting is the real one (`gshare_gate::Tally`); what stands around it here in place of the shim's
-//! events and watcher keeps to the same rules: one launch in a few milliseconds of its stream is measured, and
-//! with its end all that came before it on the stream counts.
+//! The proxy's counting is the real one (`gshare_gate::Tally`). The replacement of the shim's events and watcher
+//! follows the same rules: one launch in a few milliseconds of its stream is measured, and its end shows that all
+//! earlier work on the stream has ended.
 
 use std::collections::VecDeque;
 
@@ -12,13 +12,13 @@ use gshare_sim_board::{Finished, ImaginedBoard, Model, Shape, Work, resident_blo
 
 use super::dice::Dice;
 
-/// A watcher sees the end of what it waits for so much later.
+/// Delay until a watcher notices an awaited end.
 const WAKE_NS: u64 = 60_000;
-/// How often a program launches each of its kernels before it makes a graph of them.
+/// Launches of each kernel before a program records a graph.
 const WARM: usize = 3;
-/// Most measurements in flight.
+/// Maximum number of concurrent measurements.
 const MEASURED: usize = 32;
-/// Most kernels that a program has queued: the board keeps no more of one process.
+/// Maximum number of queued kernels: the board keeps no more per process.
 const ROWS: usize = 128;
 
 /// A kernel of a program.
@@ -28,29 +28,29 @@ pub(super) struct Kernel {
     pub(super) block_ns: u64,
 }
 
-/// How a program launches.
+/// Launch pattern of a program.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Way {
-    /// So many launches are always queued on each stream.
+    /// This many launches are always queued on each stream.
     Ahead(usize),
-    /// Launches so many, waits for them, thinks for so many nanoseconds.
+    /// Launches this many kernels, waits for them, then pauses for this many nanoseconds.
     Rounds(usize, u64),
     /// Busy for the first time, idle for the second, in nanoseconds.
     Bursts(u64, u64),
 }
 
-/// What a program is.
+/// Parameters of a program.
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
     pub(super) kernels: Vec<Kernel>,
     pub(super) way: Way,
     pub(super) streams: usize,
-    /// All kernels after each other are one graph.
+    /// All consecutive kernels form one graph.
     pub(super) graph: bool,
 }
 
 impl Plan {
-    /// Draws a program for a GPU.
+    /// Draws a random program for a GPU.
     pub(super) fn draw(dice: &mut Dice, model: &Model) -> Self {
         let length = dice.below(4);
         let small = dice.below(2) == 0;
@@ -76,7 +76,7 @@ impl Plan {
             let waves = shape.blocks.div_ceil(wave).max(1);
             let whole = match length {
                 0 => dice.scale(5e6, 1.5e8),
-                // What a record and the way of a launch are long beside.
+                // Short kernels, for which an event record and the launch itself take long.
                 1 => dice.scale(3e3, 4e4),
                 _ => dice.scale(4e4, 1e6),
             };
@@ -100,7 +100,7 @@ impl Plan {
     }
 }
 
-/// What is queued on a stream: the tickets of one launch, with those of its events.
+/// A launch in a stream's queue, with its tickets and those of its events.
 #[derive(Debug)]
 struct Queued {
     last: u64,
@@ -116,13 +116,13 @@ struct Measured {
     id: u64,
 }
 
-/// A flight of the proxy: see `enforcer/shim/src/gate.rs`.
+/// A measurement in flight: see `enforcer/shim/src/gate.rs`.
 #[derive(Debug)]
 struct Flight {
     id: u64,
     place: u64,
     key: Key,
-    /// When it ran.
+    /// Start and end.
     ran: Option<(u64, u64)>,
 }
 
@@ -138,28 +138,27 @@ struct Proxy {
     said: (u64, Load, Option<Current>),
 }
 
-/// A process.
 #[derive(Debug)]
 pub(super) struct Process {
     pub(super) id: u64,
     context: u64,
-    /// SMs that it sees.
+    /// SMs that the process can use.
     sms: u32,
     plan: Plan,
     proxy: Proxy,
     streams: Vec<VecDeque<Queued>>,
-    /// Kernels in them.
+    /// Number of queued kernels.
     queued: usize,
     next_kernel: usize,
-    /// Not before then; and launches left in this round.
+    /// Time of the next launch, and launches left in this round.
     wakes_ns: u64,
     left: usize,
     burst_ends_ns: u64,
-    /// Launches before the graph is made, as programs warm up.
+    /// Warm-up launches before the graph is recorded.
     warm: usize,
-    /// The graph is made.
+    /// The graph is recorded.
     made: bool,
-    /// Sum of the parts of the GPU that its grids are, and their number.
+    /// Sum of its grids' fractions of the GPU, and their number.
     grids: (f64, f64),
 }
 
@@ -187,17 +186,17 @@ impl Process {
         }
     }
 
-    /// SMs that it sees.
+    /// SMs that the process can use.
     pub(super) fn sms(&self) -> u32 {
         self.sms
     }
 
-    /// Whether it has work on the GPU.
+    /// Whether work of the process is on the GPU.
     pub(super) fn is_busy(&self) -> bool {
         self.streams.iter().any(|stream| !stream.is_empty())
     }
 
-    /// Whether it would launch now.
+    /// Whether the process would launch now.
     pub(super) fn wants(&mut self, now: u64) -> bool {
         match self.plan.way {
             Way::Ahead(_) => true,
@@ -222,7 +221,7 @@ impl Process {
         }
     }
 
-    /// Launches what it wants to, at most so far ahead.
+    /// Launches what the program wants to, at most `most` ahead.
     pub(super) fn launch(&mut self, now: u64, board: &mut ImaginedBoard, most: usize) {
         let depth = match self.plan.way {
             Way::Ahead(depth) => depth,
@@ -241,7 +240,7 @@ impl Process {
 
     fn launch_one(&mut self, now: u64, board: &mut ImaginedBoard, stream: usize) -> bool {
         if self.plan.graph && self.warm == 0 && !self.made {
-            // Programs wait for what they have warmed up with before they make a graph of it.
+            // Programs wait for their warm-up before they record a graph.
             self.made = !self.is_busy() && self.proxy.flights.is_empty();
             if !self.made {
                 return false;
@@ -252,7 +251,7 @@ impl Process {
         } else {
             1
         };
-        // With the records of a pair of events.
+        // Includes the records of a pair of events.
         if self.queued + count + 2 > ROWS {
             return false;
         }
@@ -325,7 +324,7 @@ impl Process {
         true
     }
 
-    /// Whether it launches its graph: it warms up first.
+    /// Whether the process launches its graph, after the warm-up.
     fn is_graph(&self) -> bool {
         self.made
     }
@@ -335,7 +334,7 @@ impl Process {
         Key::kernel(0x1000 + at * 64, kernel.shape.blocks, threads)
     }
 
-    /// What the proxy sees of a launch: its key, and what it fills by the driver's occupancy calculator.
+    /// What the proxy knows about a launch: its key, and the occupancy according to the driver's calculator.
     fn known_as(&self, at: usize, count: usize, model: &Model) -> (Key, Fill) {
         let fill = |kernel: &Kernel| {
             let warps = kernel.shape.threads.div_ceil(32);
@@ -346,7 +345,7 @@ impl Process {
             let kernel = &self.plan.kernels[at];
             return (Self::key(at, kernel), fill(kernel));
         }
-        // As the shim does: by how long each kernel was seen to take before.
+        // Like the shim: weighted by the measured duration of each kernel.
         let mut sum = Load::default();
         for (at, kernel) in self.plan.kernels.iter().enumerate() {
             let key = Self::key(at, kernel);
@@ -365,7 +364,7 @@ impl Process {
         (Key::graph(0x9000), fill)
     }
 
-    /// Takes in what the board has finished.
+    /// Processes what the board has finished.
     pub(super) fn collect(&mut self, now: u64, finished: &[Finished]) {
         for over in finished {
             for stream in &mut self.streams {
@@ -373,7 +372,7 @@ impl Process {
                     continue;
                 };
                 if over.ticket == queued.first {
-                    // That of the first event, where there is one.
+                    // Ends with the first event, if there is one.
                     queued.start_ns = over.end_ns;
                 }
                 if over.ticket == queued.last {
@@ -390,12 +389,12 @@ impl Process {
         self.proxy.land(now);
     }
 
-    /// What the usage page says.
+    /// Contents of the usage page.
     pub(super) fn reading(&self) -> Reading {
         self.proxy.reading()
     }
 
-    /// The mean part of the GPU that its grids are, blocks over the blocks that fit.
+    /// Mean fraction of the GPU that its grids fill: blocks divided by the blocks that fit.
     pub(super) fn grid_fraction(&self) -> f64 {
         self.grids.0 / self.grids.1.max(1.0)
     }
@@ -444,7 +443,7 @@ impl Proxy {
         }
     }
 
-    /// The watcher looks at all streams.
+    /// The watcher checks all streams.
     fn land(&mut self, now: u64) {
         let seen = |ran: Option<(u64, u64)>| ran.filter(|(_, end)| end + WAKE_NS <= now);
         while let Some(at) = self.flights.iter().position(|f| seen(f.ran).is_some()) {

@@ -1,5 +1,5 @@
-//! Which program had the GPU: on a simulated one by the board, which neither the gate nor the programs have a hand in; on a
-//! real one by the kernels that each program has seen the end of, each as long as it takes alone.
+//! Which program used the GPU. On a simulated GPU the board counts, independent of the gate and the programs. On a real
+//! one the kernels count that each program has seen finish, each with its duration alone.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -11,17 +11,17 @@ use gshare_sim_board::Board;
 
 use crate::station::Station;
 
-/// A look at all claims' use.
+/// A reading of all claims' use.
 #[derive(Clone, Debug, Default)]
 pub(in crate::bench) struct Look {
     pub(in crate::bench) now_ns: u64,
-    /// Nanoseconds of GPU time by claim.
+    /// GPU time of each claim in nanoseconds.
     pub(in crate::bench) used: Vec<u64>,
-    /// What was done with it: nanoseconds of kernels, and of copies as long as they take alone.
+    /// Work done: nanoseconds of kernels and copies, each with its duration alone.
     pub(in crate::bench) done: u64,
 }
 
-/// Where looks come from.
+/// Source of the readings.
 #[derive(Debug)]
 pub(in crate::bench) enum Account {
     Board {
@@ -35,14 +35,14 @@ pub(in crate::bench) enum Account {
     },
 }
 
-/// The file in which a claim's program counts on a real GPU.
+/// The file in which a claim's program counts its kernels on a real GPU.
 pub(in crate::bench) fn count_file(station: &Station, claim: usize) -> PathBuf {
     station.dir().join(format!("count-{claim}"))
 }
 
 impl Account {
-    /// The account of a mix. `kernel_ns` is what one of its kernels takes alone, `rate` the bytes that the
-    /// simulated GPU copies in a second.
+    /// Opens the account of a mix. `kernel_ns` is the duration of one of its kernels alone, `rate` the copy rate of the
+    /// simulated GPU in bytes per second.
     pub(in crate::bench) fn open(
         station: &Station,
         is_real: bool,
@@ -67,7 +67,7 @@ impl Account {
         })
     }
 
-    /// One look; `children` are the processes with the claim of each.
+    /// One reading; `children` are the processes with their claims.
     pub(in crate::bench) fn look(&self, children: &[(usize, u32)], claims: usize) -> Look {
         match self {
             Self::Board {
@@ -112,7 +112,7 @@ impl Account {
         }
     }
 
-    /// Whether every one of these processes has work behind it.
+    /// Whether each of these processes has started working.
     pub(in crate::bench) fn all_run(&self, children: &[(usize, u32)], claims: usize) -> bool {
         match self {
             Self::Board { board, .. } => {
@@ -128,7 +128,7 @@ impl Account {
     }
 }
 
-/// Makes an empty count for a program to write into.
+/// Creates an empty counter file for a program.
 pub(in crate::bench) fn new_count(path: &Path) -> anyhow::Result<()> {
     std::fs::write(path, 0u64.to_le_bytes())
         .with_context(|| format!("cannot write {}", path.display()))

@@ -1,5 +1,5 @@
-//! Mixes of programs that need little of the GPU, alone and beside floods: an unmodified C program
-//! (`tests/device/light`) in claims, against the same without gshare, in pairs that follow each other.
+//! Mixes of programs with light GPU use, alone and beside floods: an unmodified C program (`tests/device/light`) in
+//! claims is compared with the same without gshare, in consecutive pairs.
 
 mod arm;
 mod bound;
@@ -14,14 +14,14 @@ use super::Place;
 use crate::bench::say;
 use crate::bench::stats::Times;
 
-/// Pairs of which the median counts.
+/// Number of pairs; the median counts.
 const PAIRS: usize = 7;
-/// What one run of a mix takes, on average.
+/// Mean duration of one run of a mix, in seconds.
 const ARM_SECONDS: f64 = 1.8;
-/// Processors busy with what is not of the run, above which goals say nothing.
+/// Load by other processes above which goals are not judged.
 const OTHERS_MOST: f64 = 0.6;
 
-/// A figure of all pairs of a row.
+/// A figure over all pairs of a row.
 struct Measured {
     figure: Figure,
     values: Times,
@@ -66,7 +66,7 @@ impl Measured {
     }
 }
 
-/// What all rows came to: their figures, and whether the judged ones met their goals.
+/// Figures of all rows, and whether the judged ones met their goals.
 pub(super) struct Report {
     pub(super) rows: Vec<Value>,
     pub(super) ok: bool,
@@ -91,7 +91,7 @@ fn chosen<'a>(
         .filter(move |row| row.gpus == 1 || is_simulated)
 }
 
-/// How long all rows take, in seconds.
+/// Duration of all rows in seconds.
 pub(super) fn takes(place: &Place, quick: bool, only: Option<&str>) -> f64 {
     let arms = 2 * if quick { 1 } else { PAIRS };
     let arm = if quick {
@@ -137,14 +137,15 @@ pub(super) fn run(
     Ok(report)
 }
 
-/// Runs the pairs of a row; its figures, and false if it missed a goal while the machine was free enough to tell.
+/// Runs the pairs of a row. Returns its figures, and false if it missed a goal while the machine was idle enough to
+/// judge.
 fn one(kit: &Kit, place: &Place, row: &Row, quick: bool) -> anyhow::Result<(Value, bool)> {
     let pairs = if quick { 1 } else { PAIRS };
     let steps = if quick { 4 } else { 1 };
     let mut values: Vec<(Figure, Vec<f64>)> = Vec::new();
     let mut others: f64 = 0.0;
     for pair in 0..pairs {
-        // Which arm comes first alternates, so that what drifts touches both.
+        // The order alternates, so that drift affects both arms.
         let mut arms: [Option<Arm>; 2] = [None, None];
         for at in [pair % 2, 1 - pair % 2] {
             arms[at] = Some(arm::run(kit, place, row, at == 1, steps)?);

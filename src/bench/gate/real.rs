@@ -1,5 +1,5 @@
-//! `bench gate --device real`: a private service over the machine's own driver and its first GPU. Neither its
-//! compute mode nor its division into instances is touched.
+//! `bench gate --device real`: a private service with the machine's own driver and first GPU. It does not change
+//! compute mode or MIG.
 
 use std::process::Stdio;
 
@@ -11,7 +11,7 @@ use super::run::WORKER_ARGUMENT;
 use crate::bench::say;
 use crate::station::{Options, Station};
 
-/// The private service, and how fast the GPU is.
+/// The private service, with the speed of the GPU.
 pub(super) fn place() -> anyhow::Result<Place> {
     let search = Search::of_this_process();
     let find = |library| {
@@ -47,7 +47,7 @@ pub(super) fn place() -> anyhow::Result<Place> {
     })
 }
 
-/// Rounds of the kernel that take a millisecond on the GPU with nobody else on it.
+/// Loop iterations per millisecond of a kernel that is alone on the GPU.
 fn calibrate(station: &mut Station) -> anyhow::Result<u64> {
     let output = station
         .command()

@@ -1,4 +1,4 @@
-//! One mix of programs on a GPU, watched from outside.
+//! One mix of programs on a GPU, measured from outside.
 
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
@@ -12,7 +12,7 @@ use anyhow::Context;
 /// Hidden first argument of a program.
 pub(crate) const WORKER_ARGUMENT: &str = "__bench-gate";
 
-/// Between two looks at the board.
+/// Interval between two readings.
 const LOOK: Duration = Duration::from_millis(4);
 
 /// One claim of a mix.
@@ -29,25 +29,25 @@ pub(in crate::bench) struct Part {
 /// What a mix came to.
 #[derive(Clone, Debug, Default)]
 pub(in crate::bench) struct Outcome {
-    /// Parts of the used GPU time, in the order of the claims.
+    /// Fractions of the used GPU time, in the order of the claims.
     pub(in crate::bench) got: Vec<f64>,
-    /// Largest distance from what was asked in any window of 2 s, in points.
+    /// Largest difference from the requests in any window of 2 s, in percentage points.
     pub(in crate::bench) worst_window: f64,
-    /// Most points by which a window of 2 s missed the larger of [`POINTS`] and one kernel, of the GPU time used in it.
+    /// Largest excess of this difference over the larger of [`POINTS`] and one kernel, relative to the used GPU time.
     pub(in crate::bench) beyond: f64,
-    /// Longest time without any progress of a claim, in milliseconds.
+    /// Longest time without progress of a claim, in milliseconds.
     pub(in crate::bench) worst_stall_ms: f64,
-    /// GPU time used over time passed.
+    /// Used fraction of the GPU time.
     pub(in crate::bench) total: f64,
-    /// Kernels and copies done, as long as each takes alone, over time passed.
+    /// Kernels and copies done, each with its duration alone, as a fraction of the time.
     pub(in crate::bench) done: f64,
-    /// Processors busy, of all.
+    /// Busy fraction of all processors.
     pub(in crate::bench) cpu: f64,
-    /// Processor time of the arbiter over time passed.
+    /// Processor time of the arbiter as a fraction of the time.
     pub(in crate::bench) arbiter: f64,
 }
 
-/// The programs of a mix; they end with it.
+/// The programs of a mix, which are killed with it.
 #[derive(Debug)]
 pub(in crate::bench) struct Running {
     children: Vec<(usize, Child)>,
@@ -56,16 +56,16 @@ pub(in crate::bench) struct Running {
     kernel_ns: u64,
 }
 
-/// How programs of a mix run.
+/// Settings for the programs of a mix.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::bench) struct How {
-    /// With the proxy before the driver.
+    /// The proxy is in front of the driver.
     pub(in crate::bench) gated: bool,
-    /// On a real GPU: rounds of the kernel in a millisecond.
+    /// On a real GPU: loop iterations of the kernel per millisecond.
     pub(in crate::bench) rounds: Option<u64>,
-    /// What one kernel takes alone.
+    /// Duration of a kernel that runs alone.
     pub(in crate::bench) kernel_ns: u64,
-    /// Bytes that the simulated GPU copies in a second.
+    /// Copy rate of the simulated GPU in bytes per second.
     pub(in crate::bench) rate: u64,
 }
 
@@ -79,7 +79,7 @@ impl Drop for Running {
 }
 
 impl Running {
-    /// Starts a mix under claims; `gated` false leaves the proxy out of the programs.
+    /// Starts a mix in claims.
     pub(in crate::bench) fn start(
         station: &Station,
         parts: &[Part],
@@ -122,7 +122,7 @@ impl Running {
             .arg(format!("{}", f64::from(part.share) / 1000.0))
             .arg("--");
         if !how.gated {
-            // The way around the proxy that every preload has.
+            // Every preload can be bypassed this way.
             let driver = station.libraries();
             command.args(["env", &format!("LD_LIBRARY_PATH={}", driver.display())]);
         }
@@ -163,7 +163,7 @@ impl Running {
         }
     }
 
-    /// Watches for a while; `wanted` are the parts of the GPU's time that were asked for.
+    /// Measures for a while; `wanted` are the requested fractions of GPU time.
     pub(in crate::bench) fn watch(
         &self,
         station: &Station,
@@ -188,7 +188,7 @@ impl Running {
     }
 }
 
-/// Windows, stalls and totals from looks at each claim's GPU time.
+/// Windows, stalls and totals from readings of each claim's GPU time.
 pub(in crate::bench) fn judge(looks: &[Look], wanted: &[f64], kernel_ns: u64) -> Outcome {
     const WINDOW: u64 = 2_000_000_000;
     let parts = |from: &Look, to: &Look| {
@@ -281,7 +281,7 @@ impl Cpu {
         self.since_without(before, 0)
     }
 
-    /// Busy part of the time since, less so many ticks.
+    /// Busy fraction since `before`, without the ticks in `own`.
     pub(super) fn since_without(&self, before: &Self, own: u64) -> f64 {
         let all = self.all.saturating_sub(before.all).max(1);
         let busy = self.busy.saturating_sub(before.busy);
@@ -289,7 +289,7 @@ impl Cpu {
     }
 }
 
-/// Processor time of the service's arbiter so far, in nanoseconds; 0 without a service.
+/// Processor time of the service's arbiter in nanoseconds; 0 without a service.
 pub(in crate::bench) fn arbiter_ns(station: &Station) -> u64 {
     let Some(pid) = station.service_pid() else {
         return 0;

@@ -1,4 +1,4 @@
-//! The programs whose GPU time is shared: ordinary users of the driver that know nothing of gshare.
+//! The programs that share GPU time: ordinary programs on the driver API, without knowledge of gshare.
 
 use std::ffi::CString;
 use std::io::Write;
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use gshare_enforcer::cuda::{Context, CudaError, Driver, Event, Function, Stream, Streams};
 
-/// Kernels by name with what one of them takes, for the registry of durations.
+/// Kernels by name with their durations, for the cost registry.
 pub(in crate::bench) const KERNELS: &[(&str, u64)] = &[
     ("spin_10us", 10_000),
     ("spin_100us", 100_000),
@@ -19,40 +19,40 @@ pub(in crate::bench) const KERNELS: &[(&str, u64)] = &[
     ("spin_200ms", 200_000_000),
 ];
 
-/// Kernels of the C program of the light mixes, which it names by their microseconds.
+/// Kernels of the C program of the light mixes, named by their duration in microseconds.
 const LIGHT_US: [u64; 5] = [1, 30, 1_000, 5_000, 20_000];
 
 /// `CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT`.
 const MULTIPROCESSOR_COUNT: i32 = 16;
-/// Bytes of one copy of the copy-heavy program.
+/// Bytes per copy of the copy-heavy program.
 const COPY: usize = 4 << 20;
-/// Launches of one graph.
+/// Launches per graph.
 const NODES: usize = 10;
 /// GPU time that a program keeps queued, in nanoseconds; at least one kernel.
 const QUEUED_NS: u64 = 4_000_000;
-/// Most launches between two events.
+/// Maximum number of launches between two events.
 const BATCH: u64 = 24;
 
-/// The registry of durations for a station that runs these programs.
+/// Cost registry for a station that runs these programs.
 pub(in crate::bench) fn costs() -> String {
     let row = |(name, ns): &(&str, u64)| format!("{name} {ns}ns\n");
     let light = |us: &u64| format!("spin_{us}us {us}us\n");
     let rows = KERNELS.iter().map(row);
-    // And the one that meets its twin on another GPU.
+    // The kernel that waits for its twin on another GPU.
     let meets = std::iter::once("meet_100us 100us meets 2\n".to_owned());
     rows.chain(LIGHT_US.iter().map(light))
         .chain(meets)
         .collect()
 }
 
-/// Nanoseconds of a kernel.
+/// Duration of a kernel in nanoseconds.
 pub(in crate::bench) fn kernel_ns(name: &str) -> Option<u64> {
     KERNELS.iter().find(|(n, _)| *n == name).map(|(_, ns)| *ns)
 }
 
-/// PTX with a kernel of this name. On a simulated GPU it does nothing, and the registry says how long that takes;
-/// with `rounds` each thread mixes a number so often. What comes out is stored if it is 0, which it never is; so
-/// no compiler leaves the loop out.
+/// PTX with a kernel of this name. On a simulated GPU it does nothing, and the cost registry sets its duration. On a
+/// real one each thread mixes a number `rounds` times. The result would be stored if it were 0, which never happens, so
+/// the compiler cannot remove the loop.
 fn program(name: &str, rounds: Option<u64>) -> anyhow::Result<(CString, CString)> {
     let body = match rounds {
         None => "ret;\n".to_owned(),
@@ -73,12 +73,12 @@ fn program(name: &str, rounds: Option<u64>) -> anyhow::Result<(CString, CString)
     Ok((CString::new(text)?, CString::new(name)?))
 }
 
-/// Rounds of a millisecond, for programs on a real GPU.
+/// Loop iterations per millisecond, for programs on a real GPU.
 pub(in crate::bench) const ROUNDS: &str = "GSHARE_BENCH_ROUNDS_PER_MS";
-/// File into which a program writes how many kernels it has seen the end of, as eight bytes.
+/// File for the number of finished kernels, as eight bytes.
 pub(in crate::bench) const COUNT: &str = "GSHARE_BENCH_COUNT";
 
-/// What a program tells while it runs.
+/// Progress of a running program.
 struct Counter {
     file: Option<std::fs::File>,
     done: u64,
@@ -106,14 +106,14 @@ impl Counter {
     }
 }
 
-/// How a program launches its kernel.
+/// Launch parameters of a kernel.
 #[derive(Clone, Copy)]
 struct Shot {
     kernel: Function,
     blocks: u32,
 }
 
-/// Prints how many rounds of the kernel take a millisecond with nobody else on the GPU.
+/// Prints the loop iterations per millisecond of a kernel that is alone on the GPU.
 fn calibrate(context: &Context, blocks: u32) -> anyhow::Result<()> {
     let streams = Streams::of(context)?;
     let (stream, event) = (streams.stream()?, streams.event()?);
@@ -129,7 +129,7 @@ fn calibrate(context: &Context, blocks: u32) -> anyhow::Result<()> {
             streams.wait(event)?;
             least = least.min(began.elapsed());
         }
-        // So long that the launch itself hardly counts.
+        // Long enough that the launch itself is negligible.
         if least > Duration::from_millis(20) || rounds >= 1 << 40 {
             let per_ms = rounds as f64 / (least.as_secs_f64() * 1e3);
             writeln!(std::io::stdout(), "{}", per_ms.max(1.0) as u64)?;
@@ -139,7 +139,7 @@ fn calibrate(context: &Context, blocks: u32) -> anyhow::Result<()> {
     }
 }
 
-/// One stream with events around its batches, of which two are in flight.
+/// A stream with events around its batches, two of which are in flight.
 struct Lane {
     stream: Stream,
     events: [Event; 2],
@@ -158,7 +158,7 @@ impl Lane {
         })
     }
 
-    /// Waits until the batch before the last one is over, then queues another of so many kernels.
+    /// Waits for the end of the batch before the last one, then queues another with this many kernels.
     fn batch(
         &mut self,
         streams: &Streams<'_>,
@@ -191,7 +191,7 @@ pub(crate) fn run(args: &[String]) -> anyhow::Result<()> {
     let rounds = std::env::var(ROUNDS)
         .ok()
         .and_then(|n| n.parse::<u64>().ok());
-    // On a real GPU all SMs have work; in the simulation one block lasts as long as a full wave.
+    // On a real GPU all SMs need work; in the simulation one block lasts as long as a full wave.
     let sms = || driver.attribute(0, MULTIPROCESSOR_COUNT);
     let is_real = rounds.is_some() || kind == "calibrate";
     let blocks = if is_real {
@@ -284,7 +284,7 @@ fn copies(
     }
 }
 
-/// Requests of `count` kernels each, in bursts: prints the microseconds of each.
+/// Requests of `count` kernels each, in bursts; prints the duration of each in microseconds.
 fn requests(
     streams: &Streams<'_>,
     kernel: Function,

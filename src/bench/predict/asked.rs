@@ -1,4 +1,4 @@
-//! How long a question takes with 100,000 records of runs, through the service's own file.
+//! Duration of a query with 100,000 records of runs, through the service's own file.
 
 use std::time::Instant;
 

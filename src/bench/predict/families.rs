@@ -1,51 +1,51 @@
-//! Families of runs that are made up: the same people start the same scripts again and again, with other numbers in
-//! the arguments. It shares no code with what predicts them.
+//! Synthetic families of runs: the same users start the same scripts repeatedly, with other numbers in the arguments.
+//! It shares no code with the prediction.
 //!
-//! What is taken from public data (each figure computed from the file named, on 2026-11-21):
+//! Figures from public data (each computed from the named file on 2026-11-21):
 //!
-//! * How often things repeat: `openb_pod_list_default.csv` (hkust-adsl/kubernetes-scheduler-simulator, of the FGD paper,
-//!   ATC'23): 7064 pods with a GPU in 135 shapes (what they ask for), half of the shapes with at most 7 pods, nine
-//!   tenths with at most 106; 95 % of the pods came after three or more of their shape. Here: runs of a family are
-//!   log-normal with median 7 and the spread that has its ninth decile at 106 ([`MEDIAN_RUNS`], [`SPREAD_RUNS`]).
-//! * How much the peak of memory differs from one time to the next: `pod_gpu_memory_used_bytes_anon.csv` (alibaba/clusterdata,
-//!   cluster-trace-v2026-GenAI, SoCC'25), 144 pods, peak of each hour against the hour before: 63 % differ by less than
-//!   a tenth, and these with a standard deviation of 0.027 of the logarithm; the others by 0.225 in the median, a
-//!   standard deviation of 0.16 ([`QUIET`], [`LOUD`], [`LOUD_PART`]). Here the two are kinds of families.
-//! * How much run times differ: `summary_train.csv` (ml-energy/zeus, NSDI'23), epochs until the target of 94 configurations
-//!   that were trained three times or more (and took eight epochs or more): standard deviation of the logarithm 0.06 in
+//! * Repetition: `openb_pod_list_default.csv` (hkust-adsl/kubernetes-scheduler-simulator, of the FGD paper, ATC'23):
+//!   7064 pods with a GPU in 135 shapes (requested sizes). Half of the shapes have at most 7 pods, nine tenths at most
+//!   106; 95 % of the pods came after three or more of their shape. Here the number of runs of a family is log-normal
+//!   with median 7 and ninth decile 106 ([`MEDIAN_RUNS`], [`SPREAD_RUNS`]).
+//! * Variation of peak memory: `pod_gpu_memory_used_bytes_anon.csv` (alibaba/clusterdata, cluster-trace-v2026-GenAI,
+//!   SoCC'25), 144 pods, peak of each hour compared with the previous hour: 63 % differ by less than a tenth, with a
+//!   standard deviation of 0.027 of the logarithm; the others by 0.225 in the median, a standard deviation of 0.16
+//!   ([`QUIET`], [`LOUD`], [`LOUD_PART`]). Here these are two kinds of families.
+//! * Variation of run times: `summary_train.csv` (ml-energy/zeus, NSDI'23), epochs until the target of 94
+//!   configurations with three or more trainings of eight or more epochs: standard deviation of the logarithm 0.06 in
 //!   the median, 0.17 in the ninth decile ([`TIME`]).
-//! * How long runs are: the openb list's median of 655 s ([`MEDIAN_RUN_S`]).
+//! * Length of runs: the openb list's median of 655 s ([`MEDIAN_RUN_S`]).
 //!
-//! Not from data, made up: that memory is a fixed part and a part that grows with the size of a batch, how large they
-//! are, how many families have a batch that changes, and how a family changes for good (drift).
+//! Assumptions without data: memory is a fixed part plus a part proportional to the batch size; the sizes of both; the
+//! fraction of families with varying batches; and how a family changes for good (drift).
 //!
-//! All of these are drawn anew for each seed, within half to twice the figure.
+//! All figures are drawn for each seed, from half to twice the value.
 
 use crate::bench::dice::Dice;
 
-/// Median of the runs of a family.
+/// Median number of runs of a family.
 const MEDIAN_RUNS: f64 = 7.0;
-/// Standard deviation of their logarithm: ln(106 / 7) / 1.2816.
+/// Standard deviation of the logarithm of this number: ln(106 / 7) / 1.2816.
 const SPREAD_RUNS: f64 = 2.12;
-/// Most runs of a family.
+/// Maximum number of runs of a family.
 const MOST_RUNS: usize = 200;
-/// Standard deviation of the logarithm of a peak in families that repeat well ...
+/// Standard deviation of the logarithm of the peak, in families with little variation.
 const QUIET: f64 = 0.027;
-/// ... and in those that do not,
+/// Standard deviation of the logarithm of the peak, in all other families.
 const LOUD: f64 = 0.16;
-/// which are this part of all.
+/// Fraction of these other families.
 const LOUD_PART: f64 = 0.37;
 /// Standard deviation of the logarithm of a run time.
 const TIME: f64 = 0.06;
 /// Median of run times, in seconds.
 const MEDIAN_RUN_S: f64 = 655.0;
-/// Sizes of a batch.
+/// Batch sizes.
 const BATCHES: [u32; 5] = [8, 16, 32, 64, 128];
 const GIB: f64 = 1_073_741_824.0;
-/// Seconds in which all runs begin: four weeks.
+/// Period in which all runs start: four weeks, in seconds.
 const HORIZON_S: f64 = 28.0 * 86_400.0;
 
-/// What is drawn once for a seed.
+/// Parameters drawn once per seed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct World {
     quiet: f64,
@@ -55,48 +55,45 @@ pub(super) struct World {
     batch_part: f64,
 }
 
-/// How the families of a seed change.
+/// How the families change over time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Change {
-    /// Not at all.
     None,
-    /// Each once, for good, after the sixth run.
+    /// Each family once, permanently, after its sixth run.
     Once,
 }
 
-/// A family.
 #[derive(Clone, Debug)]
 pub(super) struct Family {
     pub(super) user: u32,
     script: String,
-    /// GiB without any batch.
+    /// GiB without a batch.
     base: f64,
-    /// GiB for each sample of a batch.
+    /// GiB per sample of a batch.
     per_sample: f64,
     /// Standard deviation of the logarithm of the peak.
     pub(super) noise: f64,
     time: f64,
     run_s: f64,
-    /// The batch changes.
+    /// The batch size varies.
     pub(super) batches: bool,
-    /// Its memory is multiplied by this from a certain run on.
+    /// Index of the first changed run, and factor of its memory.
     change: Option<(usize, f64)>,
     data: u64,
 }
 
-/// A run.
 #[derive(Clone, Debug)]
 pub(super) struct Run {
     /// Index of its family.
     pub(super) family: usize,
-    /// Which of the family it is, from 0.
+    /// Index of the run in its family, from 0.
     pub(super) number: usize,
-    /// Seconds since the begin.
+    /// Start in seconds.
     pub(super) at_s: f64,
     pub(super) command: Vec<String>,
-    /// Samples of a batch.
+    /// Batch size.
     pub(super) batch: u32,
-    /// Peak of memory, in bytes.
+    /// Peak memory in bytes.
     pub(super) peak: u64,
     pub(super) run_s: f64,
 }
@@ -138,7 +135,7 @@ impl Family {
         }
     }
 
-    /// What half of its runs stay below, in bytes: the truth.
+    /// The true median of its peaks, in bytes.
     pub(super) fn median(&self, batch: u32, number: usize) -> f64 {
         let factor = match self.change {
             Some((from, factor)) if number >= from => factor,
@@ -147,12 +144,11 @@ impl Family {
         (self.base + self.per_sample * f64::from(batch)) * factor * GIB
     }
 
-    /// The run from which on it is another.
+    /// Index of the first changed run.
     pub(super) fn changes_at(&self) -> Option<usize> {
         self.change.map(|(from, _)| from)
     }
 
-    /// One run.
     pub(super) fn run(
         &self,
         dice: &mut Dice,
@@ -184,7 +180,7 @@ impl Family {
     }
 }
 
-/// The families of a seed, and their runs in the order of time.
+/// The families of a seed, and their runs sorted by time.
 pub(super) fn draw(seed: u64, many: usize, change: Change) -> (Vec<Family>, Vec<Run>) {
     let mut dice = Dice::new(seed);
     let world = World::draw(&mut dice);
@@ -201,7 +197,7 @@ pub(super) fn draw(seed: u64, many: usize, change: Change) -> (Vec<Family>, Vec<
         };
         let mut batch = dice.one(&BATCHES);
         for number in 0..count {
-            // People keep a size for some runs.
+            // Users keep a batch size for some runs.
             if family.batches && dice.below(3) == 0 {
                 batch = dice.one(&BATCHES);
             }
@@ -214,7 +210,7 @@ pub(super) fn draw(seed: u64, many: usize, change: Change) -> (Vec<Family>, Vec<
     (families, runs)
 }
 
-/// One family that is run with batches of 16, then 32, three times each, and then once with 64.
+/// A family with three runs each with batches of 16 and 32, and then one with 64.
 pub(super) fn scaling(dice: &mut Dice, number: usize) -> (Family, Vec<Run>) {
     let world = World::draw(dice);
     let mut family = Family::draw(dice, &world, number, Change::None);

@@ -1,5 +1,6 @@
-//! The next ten minutes' memory on a list of what programs used over time: `timestamp_anon,value,container_ip` (seconds,
-//! bytes, who), as in `pod_gpu_memory_used_bytes_anon.csv` of alibaba/clusterdata, cluster-trace-v2026-GenAI.
+//! Predicts memory ten minutes ahead on a list of programs' memory over time: `timestamp_anon,value,container_ip`
+//! (seconds, bytes, program), as in `pod_gpu_memory_used_bytes_anon.csv` of alibaba/clusterdata,
+//! cluster-trace-v2026-GenAI.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,26 +13,26 @@ use serde_json::{Value, json};
 use crate::bench::say;
 
 const WINDOW_S: f64 = 600.0;
-/// A program is looked at for so long before the first window.
+/// Observation time of a program before its first window.
 const HOUR_S: f64 = 3600.0;
-/// More than this part below is under.
+/// A prediction that is too low by more than this fraction counts as under.
 const TOLERANCE: f64 = 0.01;
-/// Percent of windows under, percent reserved over.
+/// Percent of windows under; percent of memory reserved over.
 const GOALS: [f64; 2] = [2.5, 30.0];
-/// What was measured on the list named above by others, percent: under and over of the last value, the last hour's
-/// highest, the highest of all.
+/// Others' results on the list named above, percent under and over: for the last value, the last hour's highest value,
+/// and the highest value of all.
 const KNOWN: [(f64, f64); 3] = [(40.8, 0.3), (7.3, 36.7), (2.2, 82.6)];
 
-/// Constants that are tried in the folds: seconds that count, and what is asked above their highest.
+/// Constants tried in cross-validation: window length in seconds, and factor above its highest value.
 const BACKS: [u64; 6] = [600, 1800, 3600, 7200, 14_400, 28_800];
 const ABOVES: [f64; 7] = [1.0, 1.05, 1.08, 1.11, 1.15, 1.2, 1.3];
-/// Programs are dealt out into so many folds, in the order of their names, which are hashes in the list named above.
+/// Number of folds. Programs are distributed in the order of their names, which are hashes in the list named above.
 const FOLDS: usize = 5;
 
-/// What came of each pair of constants for one program.
+/// Results of one program by pair of constants.
 type Tried = [[Row; ABOVES.len()]; BACKS.len()];
 
-/// Whether the first line names the columns.
+/// Whether the first line has the expected columns.
 pub(super) fn is_list(text: &str) -> bool {
     let header = text.lines().next().unwrap_or_default();
     ["value", "container_ip"].iter().all(|c| header.contains(c))
@@ -168,8 +169,8 @@ pub(super) fn run(path: &Path, text: &str) -> anyhow::Result<Value> {
     }))
 }
 
-/// Chooses the constants on all programs but those of a fold (the least over, where few enough are under) and judges them
-/// on the fold.
+/// Chooses the constants on all programs outside a fold (the least over among those with few enough under), and judges
+/// them on the fold.
 fn held_out(tried: &[Tried], fold: usize) -> Option<Value> {
     let sum = |back: usize, above: usize, held: bool| {
         let mut sum = Row::default();

@@ -1,4 +1,4 @@
-//! Records of gshare's own as a list: `gshare suggest --records > runs.jsonl`. Each run is predicted from those before it.
+//! Replays gshare's own records: `gshare suggest --records > runs.jsonl`. Each run is predicted from those before it.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! Plays made-up runs in the order of time: before each, what is said of it; after it, what was true.
+//! Replays synthetic runs in the order of time, and compares each prediction with the truth.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -12,10 +12,10 @@ use crate::bench::dice::Dice;
 use crate::bench::stats::Times;
 use crate::records::Memory;
 
-/// The point of the standard normal distribution that all but the nominal part (1 %) are below.
+/// The 99 % quantile of the standard normal distribution (all but the nominal 1 %).
 const NORMAL_99: f64 = 2.326;
 
-/// What was found for one kind of runs.
+/// Errors for one kind of runs.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Errors {
     gshare: Vec<f64>,
@@ -31,7 +31,7 @@ pub(super) struct Errors {
     simple_over: Vec<f64>,
 }
 
-/// The same in a line: percent.
+/// Summary of the errors, in percent.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Judge {
     runs: usize,
@@ -89,7 +89,7 @@ impl Errors {
 }
 
 impl Judge {
-    /// Of the oracle's error.
+    /// Error relative to the oracle's.
     pub(super) fn ratio(&self) -> f64 {
         self.gshare / self.oracle.max(f64::MIN_POSITIVE)
     }
@@ -123,17 +123,17 @@ impl Judge {
     }
 }
 
-/// The highest peak of the last [`RUNS`] runs of the program.
+/// Highest peak of the last [`RUNS`] runs of the program.
 fn highest(own: &[f64]) -> f64 {
     own.iter().rev().take(RUNS).copied().fold(0.0, f64::max)
 }
 
-/// The rule that needs no model: so much is asked for after that peak.
+/// The size that the simple rule without a model requests.
 fn simple(highest: f64) -> f64 {
     1.2 * highest
 }
 
-/// What is said of a run before it.
+/// Predictions for a run.
 struct Said {
     middle: f64,
     bound: f64,
@@ -176,7 +176,7 @@ fn play(
     }
 }
 
-/// Families that stay as they are.
+/// Families without a change.
 pub(super) fn stationary(seed: u64, many: usize, errors: &mut Errors) {
     let (families, runs) = families::draw(seed, many, Change::None);
     play(&families, &runs, &mut Memory::default(), |run, _, said| {
@@ -186,7 +186,8 @@ pub(super) fn stationary(seed: u64, many: usize, errors: &mut Errors) {
     });
 }
 
-/// Errors of run times, as factors: of the median that gshare says, and of what the family took on average in truth.
+/// Errors of predicted run times, as logarithms of factors: `said` for gshare's median, `of_user` for the median of all
+/// the user's runs.
 pub(super) fn durations(seed: u64, many: usize, said: &mut Vec<f64>, of_user: &mut Vec<f64>) {
     let (families, runs) = families::draw(seed, many, Change::None);
     let mut own: Vec<Vec<Duration>> = vec![Vec::new(); families.len()];
@@ -209,8 +210,8 @@ pub(super) fn durations(seed: u64, many: usize, said: &mut Vec<f64>, of_user: &m
     }
 }
 
-/// The runs of a seed with the sizes that people ask for: what the family needs, times 1.2 to 2.5 by family, in
-/// quarters of a GPU. That is made up. The second list has the sizes of the simple rule as those that are learnt.
+/// The runs of a seed with requested sizes: the family's need times 1.2 to 2.5 (an assumption) in quarters of a GPU.
+/// The second list has the sizes of the simple rule as learned sizes.
 pub(super) fn sized(seed: u64, many: usize, mem: u64) -> [Vec<SizedRun>; 2] {
     let (families, runs) = families::draw(seed, many, Change::None);
     let mut dice = Dice::new(seed ^ 0x5125);
@@ -244,7 +245,7 @@ pub(super) fn sized(seed: u64, many: usize, mem: u64) -> [Vec<SizedRun>; 2] {
     [learnt, simple]
 }
 
-/// Families that each change once: the run before, the first after, and so on.
+/// Families that change once. `errors` are by position: the run before the change, the first one after it, and so on.
 pub(super) fn drifting(seed: u64, many: usize, errors: &mut [Errors]) {
     let (families, runs) = families::draw(seed, many, Change::Once);
     play(
@@ -262,7 +263,7 @@ pub(super) fn drifting(seed: u64, many: usize, errors: &mut [Errors]) {
     );
 }
 
-/// Batches of 16 and 32, three times each, then 64.
+/// Three runs each with batches of 16 and 32, then 64.
 pub(super) fn scaling(seed: u64, many: usize, errors: &mut Errors) {
     let mut dice = Dice::new(seed);
     let mut memory = Memory::default();

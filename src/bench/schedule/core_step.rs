@@ -1,4 +1,4 @@
-//! A step of the core with the planner in it, on a large machine with many claims.
+//! Duration of a step of the core, including the planner, on a large machine with many claims.
 
 use gshare_core::play::cases::Goal;
 use gshare_core::play::desk::{Desk, SIZES, Size, USERS};
@@ -29,7 +29,7 @@ fn figures(times: &Times, count: usize) -> Value {
     })
 }
 
-/// Plays a history on each machine; a quick look is at the smaller one.
+/// Plays a history on each machine; a quick run uses only the smaller one.
 pub(super) fn run(quick: bool) -> (Value, Vec<Goal>) {
     let sizes = &SIZES[..if quick { 1 } else { SIZES.len() }];
     let (mut measured, mut goals) = (Vec::new(), Vec::new());
@@ -56,7 +56,7 @@ fn history(size: Size, rounds: usize) -> (Value, Vec<Goal>) {
         desk.round();
         looks.extend((round % 3 == 0).then(|| desk.look()));
     }
-    // The first moment, in which all claims come at once, is none of the history.
+    // The first moment, when all claims arrive at once, does not count.
     let steps = desk.steps_us.split_off(began.0);
     let decisions = desk.decisions_us.split_off(began.1);
     let (count, decided) = (steps.len(), decisions.len());

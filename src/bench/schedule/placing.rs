@@ -1,4 +1,4 @@
-//! What exact placement is worth: strict arrival order, where nothing but places differs; and how long the search takes.
+//! Benefit of exact placement in strict arrival order, where only places differ, and duration of the search.
 
 use gshare_core::play::figures::mean;
 use gshare_core::play::list::{self, Cut};
@@ -70,7 +70,7 @@ impl Row {
     }
 }
 
-/// Blocks in which the first has the shorter mean wait, in parts of all.
+/// Fraction of blocks in which the first row has the shorter mean wait.
 fn wins(a: &Row, b: &Row) -> f64 {
     let wait = |(l, p): &(Vec<Entry>, Simply)| p.played.figures(l).wait_mean_s;
     let pairs = a.blocks.iter().zip(&b.blocks);

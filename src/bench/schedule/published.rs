@@ -1,5 +1,5 @@
-//! B0: the baselines are the published ones. The whole openb cluster is filled to 130 % of what it has, as in the
-//! work that FGD comes from.
+//! B0: the baselines match the published ones. The whole openb cluster is filled to 130 % of its capacity, as in the
+//! FGD paper.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use gshare_core::play::figures::mean;
 
 const SEEDS: u64 = 10;
 
-/// Fills the cluster, if the directory has its lists.
+/// Fills the cluster if the directory has its lists.
 pub(super) fn run(dir: &Path) -> anyhow::Result<Option<(Value, Vec<Goal>)>> {
     let files = ["openb_node_list_gpu_node.csv", "openb_pod_list_default.csv"];
     let files = files.map(|name| dir.join(name));

@@ -1,4 +1,4 @@
-//! The search itself: how long it takes, how often it is proven, and how full it gets a machine.
+//! The search alone: its duration, how often its answer is proven, and how full the machine gets.
 
 use gshare_core::play::list::Dice;
 use gshare_core::play::list::Entry;
@@ -38,7 +38,7 @@ impl Filled {
         }
     }
 
-    /// Tries to place a claim; false if it does not fit.
+    /// Tries to place a claim; returns false if it does not fit.
     fn place(&mut self, item: Item) -> bool {
         let started = super::cpu_ns();
         let answer = self
@@ -103,7 +103,7 @@ fn item(e: &Entry, mem: u64) -> Item {
     }
 }
 
-/// Claims come and go on a machine that is kept full; with two dimensions memory is drawn apart.
+/// Claims arrive and leave on a machine that is kept full; with `two` dimensions memory is independent of SMs.
 fn churn(trace: &[Entry], gpus: usize, two: bool, rounds: u32) -> Filled {
     let mut filled = Filled::new(gpus);
     let mut dice = Dice::new(gpus as u64 + u64::from(two));
@@ -123,7 +123,7 @@ fn churn(trace: &[Entry], gpus: usize, two: bool, rounds: u32) -> Filled {
     filled
 }
 
-/// Claims in sequence until they sum to 1.3 of the machine, none leaves.
+/// Claims arrive until they request 1.3 times the machine; none leaves.
 fn saturate(trace: &[Entry], gpus: usize, seeds: u64) -> f64 {
     let once = |seed| {
         let mut filled = Filled::new(gpus);

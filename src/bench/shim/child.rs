@@ -1,4 +1,4 @@
-//! The process that makes the calls: loads the driver bare and behind the proxy and times both.
+//! The measuring process: loads the driver directly and behind the proxy, and times both.
 
 use std::path::Path;
 use std::sync::Barrier;
@@ -11,28 +11,28 @@ use serde::{Deserialize, Serialize};
 use super::desk::CAP;
 use crate::bench::stats::Times;
 
-/// Threads of a crowd.
+/// Number of threads for [`Crowd`].
 pub(super) const THREADS: usize = 8;
 
 const LARGE: usize = 2 << 20;
 const SMALL: usize = 1 << 10;
 const LIVE: [usize; 3] = [0, 1_000, 10_000];
 
-/// In what kind of claim.
+/// Kind of claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scene {
     /// On one GPU that it has to itself.
     Alone,
     /// On two.
     TwoGpus,
-    /// On one that others use as well, who are idle: launches pass the gate.
+    /// On a GPU shared with idle claims: launches pass the gate.
     Shared,
 }
 
 impl Scene {
     const ALL: [Self; 3] = [Self::Alone, Self::TwoGpus, Self::Shared];
 
-    /// GPUs of the claim.
+    /// Number of GPUs.
     pub(super) fn gpus(self) -> u8 {
         match self {
             Self::TwoGpus => 2,
@@ -41,19 +41,19 @@ impl Scene {
     }
 }
 
-/// How much is measured.
+/// Amount of measurement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Plan {
-    /// Rounds of single calls.
+    /// Rounds with one thread.
     pub(super) rounds: u32,
-    /// Rounds of calls from several threads.
+    /// Rounds with several threads.
     pub(super) crowd_rounds: u32,
-    /// What the number of calls in a round is divided by.
+    /// Divisor for the number of calls in a round.
     pub(super) scale: u32,
 }
 
 impl Plan {
-    /// Arguments of the child, behind the two libraries.
+    /// Arguments of the child, after the two libraries.
     pub(super) fn arguments(&self, scene: Scene) -> [String; 4] {
         let Self {
             rounds,
@@ -64,7 +64,7 @@ impl Plan {
     }
 }
 
-/// One operation, medians over the rounds in nanoseconds.
+/// One operation: medians over the rounds, in nanoseconds.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Row {
     pub(super) key: String,
@@ -74,7 +74,7 @@ pub(super) struct Row {
     pub(super) added: f64,
 }
 
-/// One operation by one and by several threads: nanoseconds of a core, and the rounds' median ratio.
+/// One operation by one thread and by several: nanoseconds of a core, and the median ratio of the rounds.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Crowd {
     pub(super) key: String,
@@ -84,7 +84,7 @@ pub(super) struct Crowd {
     pub(super) bare_ratio: f64,
 }
 
-/// What the child measured.
+/// Results of the child.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Figures {
     pub(super) rows: Vec<Row>,
@@ -95,7 +95,7 @@ pub(super) struct Figures {
     pub(super) allocations: u64,
 }
 
-/// What the program holds on one side; the oldest goes when a new one comes.
+/// Live allocations on one side; the oldest is freed for each new one.
 #[derive(Default)]
 struct Held {
     pointers: Vec<u64>,
@@ -103,7 +103,7 @@ struct Held {
 }
 
 impl Held {
-    /// Takes a new allocation in and gives the one that is to be freed.
+    /// Adds an allocation and returns the one to be freed.
     #[inline]
     fn turn(&mut self, new: u64) -> u64 {
         let Some(place) = self.pointers.get_mut(self.oldest) else {
@@ -141,7 +141,7 @@ struct Bench {
     figures: Figures,
 }
 
-/// Runs the child; gives its figures as one line of JSON.
+/// Runs the child; returns its figures as one line of JSON.
 pub(crate) fn run(args: &[String]) -> anyhow::Result<String> {
     let [driver, shim, numbers @ ..] = args else {
         anyhow::bail!("two libraries are needed");
@@ -176,7 +176,7 @@ pub(crate) fn run(args: &[String]) -> anyhow::Result<String> {
     match scene {
         Scene::Alone => bench.all()?,
         Scene::TwoGpus => bench.launches("launch_two_gpus", Calls::launch)?,
-        // A run of 5 s and more.
+        // A run of 5 s or more.
         Scene::Shared => bench.launches_of("launch_shared", 3_000_000, Calls::launch)?,
     }
     Ok(serde_json::to_string(&bench.figures)?)
@@ -229,8 +229,8 @@ impl Bench {
         self.row_with(key, calls, 0, 0, op)
     }
 
-    /// Times an operation on both sides, with so many allocations alive on each. Gives the calls made
-    /// on each side.
+    /// Times an operation on both sides, with this many live allocations on each. Returns the number of calls on each
+    /// side.
     fn row_with(
         &mut self,
         key: &str,
@@ -253,7 +253,7 @@ impl Bench {
         let (mut bare, mut shim, mut added) = (Vec::new(), Vec::new(), Vec::new());
         for round in 0..=self.plan.rounds {
             let mut ns = [0.0; 2];
-            // Whatever the first of two gains or loses by being first goes to both alike.
+            // The order alternates, so that being first affects both sides equally.
             for side in [round as usize % 2, (round as usize + 1) % 2] {
                 let started = Instant::now();
                 let mut good = true;
@@ -263,7 +263,7 @@ impl Bench {
                 ns[side] = started.elapsed().as_nanos() as f64 / f64::from(calls);
                 anyhow::ensure!(good, "{key}: a call failed");
             }
-            // The first round brings code and data into the caches.
+            // The first round loads code and data into the caches.
             if round > 0 {
                 bare.push(ns[0]);
                 shim.push(ns[1]);
@@ -284,7 +284,7 @@ impl Bench {
         Ok(u64::from(calls) * (u64::from(self.plan.rounds) + 1))
     }
 
-    /// Times an operation by one thread and by several; gives the calls made through the proxy.
+    /// Times an operation by one thread and by several; returns the number of calls through the proxy.
     fn crowd(
         &mut self,
         key: &str,
@@ -305,7 +305,7 @@ impl Bench {
                 eights.push(eight);
             }
         }
-        // Bare and proxied alternate, bare first.
+        // Direct and proxied results alternate, direct first.
         let proxied = |all: Vec<f64>| median(all.into_iter().skip(1).step_by(2).collect());
         self.figures.crowds.push(Crowd {
             key: key.to_owned(),
@@ -319,8 +319,8 @@ impl Bench {
     }
 }
 
-/// Nanoseconds of a core per call while so many threads make calls at once: where there are fewer cores
-/// than threads, it is the cores that are shared. A thread that sleeps at a lock counts as well.
+/// Core time per call in nanoseconds while this many threads make calls at once. With fewer cores than threads the
+/// cores are shared. A thread that sleeps at a lock counts as well.
 fn crowd_ns(
     calls: &Calls,
     threads: usize,

@@ -1,5 +1,5 @@
-//! A claim in miniature: the pages, the socket at which the process registers, and the driver with the
-//! proxy before it, in one temporary directory.
+//! A miniature claim in one temporary directory: the pages, the registration socket, and the driver with the proxy in
+//! front of it.
 
 use std::io::Write;
 use std::os::fd::AsFd;
@@ -16,19 +16,19 @@ use gshare_artifacts::Mode;
 
 use super::child::Scene;
 
-/// Number of the claim.
+/// The claim's id.
 const CLAIM: u64 = 3;
-/// Ties limits and usage of a grant together.
+/// Connects limits and usage of a grant.
 const TOKEN: u64 = 42;
-/// Bytes that the claim may use on each GPU: more than is ever held here, less than the driver has.
+/// Memory limit of the claim on each GPU in bytes: more than is used here, less than the driver has.
 pub(super) const CAP: u64 = 1 << 40;
-/// Bytes that a context costs.
+/// Memory of a context, in bytes.
 const OVERHEAD: u64 = 300 << 20;
-/// Other processes in the claim, and the bytes that each holds.
+/// Number of other processes in the claim, and bytes that each holds.
 const NEIGHBOURS: u32 = 3;
 const HELD_BY_NEIGHBOUR: u64 = 1 << 30;
 
-/// The arbiter's first decision on a GPU that is shared: others are idle, launches go through.
+/// The arbiter's first decision on a shared GPU: the others are idle, launches may pass.
 const SHARED: u32 = 4 | 1;
 
 struct Page {
@@ -44,7 +44,7 @@ pub(super) struct Desk {
 }
 
 impl Desk {
-    /// Stages everything and answers registrations from now on.
+    /// Creates everything, and answers registrations from now on.
     pub(super) fn open(scene: Scene) -> anyhow::Result<Self> {
         let directory = tempfile::Builder::new()
             .prefix("gshare-bench-")
@@ -73,7 +73,7 @@ impl Desk {
         let listener = UnixListener::bind(&socket)
             .with_context(|| format!("cannot listen at {}", socket.display()))?;
         let pages = Arc::clone(&desk.pages);
-        // Ends with this process; nothing waits for it.
+        // The thread ends with this process.
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let mut pages = pages.lock().unwrap_or_else(PoisonError::into_inner);
@@ -85,17 +85,15 @@ impl Desk {
         Ok(desk)
     }
 
-    /// The driver.
     pub(super) fn driver(&self) -> PathBuf {
         self.directory.path().join("real/libcuda.so.1")
     }
 
-    /// The proxy.
     pub(super) fn shim(&self) -> PathBuf {
         self.directory.path().join("shim/libcuda.so.1")
     }
 
-    /// Whether the pages saw what the process did: a proxy that lets everything through is cheap.
+    /// Whether the pages recorded what the process did: a proxy that does nothing would be fast.
     pub(super) fn check(&self, launches: u64, allocations: u64) -> anyhow::Result<()> {
         let pages = self.pages.lock().unwrap_or_else(PoisonError::into_inner);
         let (mut counted, mut live) = (0, 0);
@@ -154,7 +152,7 @@ fn register(mut stream: UnixStream, pages: &mut [Page]) -> anyhow::Result<()> {
     let mut seats = Vec::new();
     let mut limits = Vec::new();
     for page in pages.iter_mut() {
-        // The start time tells processes with the same number apart; here it is one process.
+        // The start time distinguishes processes with the same id; here it is one process.
         let seat = page.usage.assign_slot(request.pid, 1)?;
         seats.push(Seat {
             uuid: page.uuid,

@@ -1,4 +1,4 @@
-//! What a claim adds to a container, for programs that do not take it in flags of `podman run`.
+//! Adds a claim to containers whose programs do not take the flags of `podman run`.
 
 use std::io::Read as _;
 use std::os::unix::fs::MetadataExt as _;
@@ -16,7 +16,7 @@ struct Bind<'a> {
     device: bool,
 }
 
-/// The claim's flags (`--device`, `--mount`, `--env`), taken apart.
+/// The claim's flags (`--device`, `--mount`, `--env`), parsed.
 #[derive(Debug, Default)]
 struct Inside<'a> {
     binds: Vec<Bind<'a>>,
@@ -94,7 +94,7 @@ impl<'a> Inside<'a> {
         }
     }
 
-    /// Adds it to the description that a container is made from (`config.json` of OCI), and moves it below the claim.
+    /// Adds the claim to a container's description (`config.json` of OCI), and moves the container below the claim.
     fn add_to_spec(&self, spec: &mut Value, parent: &str) {
         for bind in &self.binds {
             let access = if bind.writable { "rw" } else { "ro" };
@@ -116,11 +116,12 @@ impl<'a> Inside<'a> {
         for entry in &self.env {
             push(&mut spec["process"]["env"], (*entry).into());
         }
-        // Limits of its own would need controllers below a cgroup that has processes.
+        // Limits of its own would need controllers below a cgroup with processes.
         if let Some(resources) = spec["linux"]["resources"].as_object_mut() {
             resources.remove("pids");
         }
-        // Without the right to make cgroups it has none of its own, and stays where podman is: in the claim.
+        // Without the right to make cgroups the container has no path here, and stays in podman's own cgroup: in the
+        // claim.
         let own = spec["linux"]["cgroupsPath"].as_str().unwrap_or_default();
         if let Some((_, name)) = own.rsplit_once('/') {
             spec["linux"]["cgroupsPath"] = format!("{parent}/{name}").into();
@@ -128,12 +129,14 @@ impl<'a> Inside<'a> {
     }
 }
 
-/// Flags of `apptainer exec`. A comma in a value separates variables there. It shows all of `/dev`, unless it is `contained`.
+/// Flags of `apptainer exec`. In a value, a comma separates variables. apptainer shows all of `/dev` unless it is
+/// `contained`.
 pub(super) fn for_apptainer(flags: &[String], contained: bool) -> Vec<String> {
     Inside::of(flags).for_apptainer(contained)
 }
 
-/// Adds the claim to every service of a project, as `docker compose config` prints that, in place of the GPUs that it names.
+/// Adds the claim to every service of a project (the output of `docker compose config`), in place of the GPUs that it
+/// requests.
 pub(super) fn into_services(project: &mut Value, flags: &[String], parent: &str) {
     Inside::of(flags).add_to_services(project, parent);
 }
@@ -145,7 +148,7 @@ fn push(list: &mut Value, entry: Value) {
     }
 }
 
-/// What `podman start` runs before it makes a container: reads its description, and prints the changed one.
+/// Hook of `podman start`: reads the description of a container, and prints it with the claim added.
 pub(crate) fn hook(args: &[String]) -> Result<(), String> {
     let [parent, flags @ ..] = args else {
         return Err("the claim's control group is needed".to_owned());

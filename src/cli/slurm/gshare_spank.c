@@ -2,8 +2,9 @@
  * gshare's SPANK plugin: puts the tasks of a job into the job's claim. It is compiled against the headers of the site,
  * since Slurm loads a plugin only into the release that it was compiled for.
  *
- * Arguments in plugstack.conf: gshare=PROGRAM dir=DIR [config=FILE]. DIR/JOB has what is done to each task, as `gshare slurm
- * task` printed it, or nothing for a job without GPUs. There is no prolog: slurmd sleeps for 10 ms after each.
+ * Arguments in plugstack.conf: gshare=PROGRAM dir=DIR [config=FILE]. DIR/JOB has the instructions for each task,
+ * printed by `gshare slurm task`; it is empty for a job without GPUs. There is no prolog: slurmd sleeps for 10 ms after
+ * each.
  */
 #define _GNU_SOURCE
 #include <slurm/slurm.h>
@@ -25,7 +26,7 @@
 
 SPANK_PLUGIN(gshare, 1);
 
-/* By this `gshare slurm check` sees for which release the plugin was compiled. */
+/* Tells `gshare slurm check` the Slurm release for which the plugin was compiled. */
 __attribute__((used)) static const struct {
 	char mark[16];
 	uint32_t version;
@@ -37,7 +38,7 @@ extern char **environ;
 #define VISIBLE "CUDA_VISIBLE_DEVICES"
 #define MOST 65536
 
-/* --gshare-mem and --gshare-limit as this command or step was given them. */
+/* --gshare-mem and --gshare-limit of this command or step. */
 static char *memory, *limit;
 
 static int take_memory(int val, const char *text, int remote)
@@ -74,8 +75,8 @@ static const char *argument(int ac, char **av, const char *name, const char *oth
 	return otherwise;
 }
 
-/* For `gshare slurm health`: says in DIR/plugin that slurmd has loaded the plugin, from which file, and for which release. What
- * the node has may have changed since DIR/node was written. */
+/* For `gshare slurm health`: writes to DIR/plugin that slurmd has loaded the plugin, with its release and file. Removes
+ * DIR/node, since the node's resources may have changed. */
 static void say_loaded(const char *dir)
 {
 	char path[4096];
@@ -94,7 +95,7 @@ static void say_loaded(const char *dir)
 	}
 }
 
-/* A table would give the options to srun alone. */
+/* A table of options would work only in srun. */
 int slurm_spank_init(spank_t sp, int ac, char **av)
 {
 	static struct spank_option options[] = {
@@ -110,7 +111,7 @@ int slurm_spank_init(spank_t sp, int ac, char **av)
 	return 0;
 }
 
-/* All that can be read, with a 0 at its end; NULL without memory. */
+/* Reads to the end, at most MOST bytes, and adds a 0; NULL if out of memory. */
 static char *all_of(int fd)
 {
 	char *text = malloc(MOST + 1);
@@ -132,7 +133,7 @@ static char *file(const char *path)
 	return text;
 }
 
-/* A file is there as a whole or not at all. */
+/* Writes a temporary file and renames it, so that no reader sees a part of it. */
 static void keep(const char *path, const char *text)
 {
 	char own[4096];
@@ -145,7 +146,7 @@ static void keep(const char *path, const char *text)
 		unlink(own);
 }
 
-/* slurmctld's books of a job on this node: what it was given (nothing without GPUs), and the rest by which it is limited. */
+/* slurmctld's record of a job on this node: its GPUs or shards (empty if none), and what else determines its limits. */
 struct books {
 	char *gres, *account, *partition, *qos;
 };
@@ -155,7 +156,7 @@ static char *copy(const char *text)
 	return strdup(text ? text : "");
 }
 
-/* Local: without asking whether this is one of several clusters. */
+/* SHOW_LOCAL: does not query whether the cluster belongs to a federation. */
 static int look_up(const char *node, uint32_t job, struct books *of)
 {
 	job_info_msg_t *jobs = NULL;
@@ -179,7 +180,7 @@ static int look_up(const char *node, uint32_t job, struct books *of)
 	return of->gres && of->account && of->partition && of->qos;
 }
 
-/* What the node has. It is asked for once: a change needs another start of slurmd. */
+/* The node's resources. slurmctld is asked once: a change needs a restart of slurmd. */
 static char *resources(const char *dir, const char *node)
 {
 	char path[4096];
@@ -194,18 +195,18 @@ static char *resources(const char *dir, const char *node)
 	return has;
 }
 
-/* What is done to each task of this step, and where it comes from while `gshare slurm task` runs. */
+/* Instructions for each task of this step; while `gshare slurm task` runs, its process and the pipe for its output. */
 static char *todo;
 static pid_t child;
 static int answer = -1, parts;
 
-/* Slurm itself keeps jobs without shards to their GPUs. */
+/* Without an answer only jobs with shards are refused: Slurm itself restricts other jobs to their GPUs. */
 static void no_answer(void)
 {
 	todo = parts ? copy("refuse gshare: its program does not run on this node, so this job was not started") : NULL;
 }
 
-/* Has gshare make the claim, or find it. */
+/* Starts `gshare slurm task`, which makes or finds the claim. */
 static int ask(int ac, char **av, const char *node, const char *has, uint32_t job, uid_t uid, const struct books *of)
 {
 	char number[16], user[16];
@@ -248,7 +249,7 @@ static int shows_gpus(spank_t sp)
 	       spank_getenv(sp, "SLURM_STEP_GPUS", value, sizeof(value)) != ESPANK_ENV_NOEXIST;
 }
 
-/* Whether a step has no such option, or the one of its job. */
+/* Whether a step lacks the option or has the same value as its job. */
 static int is_the_jobs(const char *text, const char *key, const char *own)
 {
 	const char *at = strstr(text, key);
@@ -256,7 +257,7 @@ static int is_the_jobs(const char *text, const char *key, const char *own)
 	return !own || (at && !strncmp(at += strlen(key), own, n) && at[n] == '\n');
 }
 
-/* In slurmstepd, as root and in the job's cgroup. */
+/* Runs in slurmstepd, as root and in the job's cgroup. */
 static void begin(spank_t sp, int ac, char **av)
 {
 	char path[4096];
@@ -296,7 +297,7 @@ static void begin(spank_t sp, int ac, char **av)
 	free(of.qos);
 }
 
-/* In srun, sbatch and salloc: slurmctld's job_submit sees these as SPANK_GSHARE_MEM. */
+/* In srun, sbatch and salloc, sets variables that job_submit.lua finds in the job's spank_job_env. */
 int slurm_spank_init_post_opt(spank_t sp, int ac, char **av)
 {
 	if (spank_remote(sp)) {
@@ -310,7 +311,7 @@ int slurm_spank_init_post_opt(spank_t sp, int ac, char **av)
 	return 0;
 }
 
-/* Before slurmstepd makes the tasks: slurmstepd has done other things meanwhile. */
+/* Reads the answer just before slurmstepd creates the tasks, so that both work in parallel until then. */
 int slurm_spank_user_init(spank_t sp, int ac, char **av)
 {
 	int status = 0;
@@ -327,7 +328,7 @@ int slurm_spank_user_init(spank_t sp, int ac, char **av)
 	return 0;
 }
 
-/* A plugin that is `optional` cannot fail a launch by its return value; this is the task's own process. */
+/* The return value of an `optional` plugin cannot fail a launch, so this ends the task's own process. */
 static void refuse(const char *why)
 {
 	slurm_error("%s", why);
@@ -356,7 +357,7 @@ static void join(const char *cgroup)
 	close(fd);
 }
 
-/* Lays one of gshare's libraries over the driver's, in a view of files of the task's own. */
+/* Mounts one of gshare's libraries over the driver's, in the task's own mount namespace. */
 static void lay(const char *from, const char *on)
 {
 	static int own;
@@ -367,7 +368,7 @@ static void lay(const char *from, const char *on)
 		refuse("gshare: strict limits cannot be set, since a library cannot be mounted; the job was not started");
 }
 
-/* "2=GPU-..." for each of the job's GPUs, if Slurm counts all its GPUs of the node; ends with an empty one. */
+/* "2=GPU-..." for each of the job's GPUs, if Slurm numbers them among all GPUs of the node; NULL at the end. */
 static char *uuids[65];
 
 static void apply(spank_t sp, char *text)
@@ -404,7 +405,7 @@ int slurm_spank_slurmd_exit(spank_t sp, int ac, char **av)
 	return 0;
 }
 
-/* In each task, as root: before the task becomes its user. */
+/* Runs in each task, as root, before the task switches to its user. */
 int slurm_spank_task_init_privileged(spank_t sp, int ac, char **av)
 {
 	(void)ac, (void)av;
@@ -413,8 +414,8 @@ int slurm_spank_task_init_privileged(spank_t sp, int ac, char **av)
 	return 0;
 }
 
-/* After Slurm has chosen the task's GPUs: names them so that gshare's device filter, by which CUDA counts only the job's
- * GPUs, does not change which they are. */
+/* After Slurm has chosen the task's GPUs: replaces their numbers by UUIDs, since behind gshare's device filter CUDA
+ * counts only the job's GPUs. */
 int slurm_spank_task_init(spank_t sp, int ac, char **av)
 {
 	char before[4096], after[8192] = "", *rest = NULL;

@@ -125,7 +125,7 @@ fn is_own(text: &[u8]) -> bool {
     text.windows(mark.len()).any(|part| part == mark.as_bytes())
 }
 
-/// The planned contents of all files; steps for a person are added to `left`.
+/// The planned contents of all files; adds steps that remain for the administrator to `left`.
 fn planned(
     site: &Site,
     config: Option<&Path>,
@@ -146,7 +146,7 @@ fn planned(
     if let Some(per_gpu) = (had.checked_div(gpus)).and_then(|n| u32::try_from(n).ok())
         && per_gpu > 0
     {
-        // The site's own shards keep their number.
+        // Keeps the site's own number of shards.
         args.shards = per_gpu;
     }
     let shards = gpus * u64::from(args.shards);
@@ -380,7 +380,7 @@ fn without_block(path: &Path, text: &[u8], sign: &str) -> Result<(Vec<u8>, bool)
                 return half(n + 1);
             }
         } else if inside.is_none() {
-            // Lines were added behind it.
+            // Lines were added after a block whose last line had no line end.
             if std::mem::take(&mut open) {
                 rest.push(b'\n');
             }

@@ -1,6 +1,6 @@
-//! What is known of a job on this node: files below the service's runtime directory, and the job's cgroup.
+//! State of a job on this node: files below the service's runtime directory, and the job's cgroup.
 //!
-//! `plugin` exists if slurmd has loaded the plugin, `N` is what is done to each task of a job.
+//! `plugin` exists if slurmd has loaded the plugin; `N` has the instructions for each task of a job.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -17,17 +17,17 @@ use super::conf::Conf;
 use super::files::built_for;
 use crate::command::failure::{self, Failure};
 
-/// What Slurm's configuration here says of all jobs.
+/// Rules for all jobs in Slurm's configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Rules {
-    /// slurmd hides the GPUs of others, so Slurm counts a job's own from 0.
+    /// slurmd hides others' GPUs, so Slurm numbers a job's own from 0.
     pub(super) constrained: bool,
     /// Other users may not see a job.
     pub(super) private: bool,
 }
 
 impl Rules {
-    /// `conf` is the path of slurm.conf, if it is known.
+    /// `conf` is the path of slurm.conf, if known.
     pub(super) fn read(conf: &str) -> Self {
         let dir = slurm_dir(conf);
         Self {
@@ -37,7 +37,7 @@ impl Rules {
     }
 }
 
-/// Whether slurmd has loaded the plugin, and steps, which load it anew, still can.
+/// Whether slurmd has loaded the plugin, and steps, which load it again, still can.
 pub(super) fn is_loaded(jobs: &Path) -> bool {
     let mark = fs::read_to_string(jobs.join("plugin")).unwrap_or_default();
     let Some((release, plugin)) = mark.split_once(' ') else {
@@ -47,13 +47,12 @@ pub(super) fn is_loaded(jobs: &Path) -> bool {
     now.as_deref() == Some(release)
 }
 
-/// The directory of Slurm's configuration.
 fn slurm_dir(conf: &str) -> PathBuf {
     let dir = Path::new(conf).parent().filter(|d| d.is_absolute());
     dir.unwrap_or(Path::new("/etc/slurm")).to_owned()
 }
 
-/// Keeps what is done to each task, for those that follow.
+/// Stores the instructions for each task, for later ones.
 pub(super) fn keep(jobs: &Path, number: u32, text: &str) -> std::io::Result<()> {
     let mut dir = fs::DirBuilder::new();
     dir.recursive(true).mode(0o700).create(jobs)?;
@@ -62,7 +61,6 @@ pub(super) fn keep(jobs: &Path, number: u32, text: &str) -> std::io::Result<()> 
     fs::rename(&new, jobs.join(number.to_string()))
 }
 
-/// The claim of a job.
 pub(super) fn claim_of(jobs: &Path, number: u32) -> Option<String> {
     let text = fs::read_to_string(jobs.join(number.to_string())).ok()?;
     let id = text.lines().find_map(|line| line.strip_prefix("claim "));
@@ -71,16 +69,15 @@ pub(super) fn claim_of(jobs: &Path, number: u32) -> Option<String> {
 
 /// Removes the file of a job.
 pub(super) fn forget(jobs: &Path, number: u32) {
-    // It may never have been there.
+    // It may never have existed.
     let _ = fs::remove_file(jobs.join(number.to_string()));
 }
 
-/// The cgroup of a job.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Cgroup {
-    /// Slurm's, of version 2: this process, a child of the task, is below it.
+    /// Slurm's, of version 2, with this process, a child of the task, below it.
     Slurms(String),
-    /// slurmd uses none of version 2: gshare makes this one, and the plugin puts each task into it.
+    /// slurmd uses none of version 2: gshare makes this one, and the plugin moves each task into it.
     Own(PathBuf),
 }
 
@@ -106,8 +103,8 @@ impl Cgroup {
     }
 }
 
-/// The job's part of the path of one of its processes: `.../slurmstepd.scope/job_7` of `.../job_7/step_0/slurm`. A
-/// machine with several slurmd has scopes with the names of their nodes.
+/// The job's part of the cgroup path of one of its processes: `.../slurmstepd.scope/job_7` of
+/// `.../job_7/step_0/slurm`. If a machine runs several slurmd, the scopes' names contain their nodes.
 fn slurms(path: &str, number: u32) -> Option<String> {
     let job = format!("slurmstepd.scope/job_{number}");
     let end = path.find(&format!("{job}/"))? + job.len();
@@ -125,21 +122,21 @@ pub(super) fn own_cgroup(config: &Config, number: u32) -> Option<PathBuf> {
     dir.is_dir().then_some(dir)
 }
 
-/// Ends what is left in the cgroup of a job that is over, and removes it; false if it stays.
+/// Ends the remaining processes in the cgroup of an ended job, and removes it; false if it stays.
 pub(super) fn end(dir: &Path) -> bool {
     for _ in 0..50 {
         if fs::remove_dir(dir).is_ok() || !dir.is_dir() {
             return true;
         }
-        // Slurm has ended the job; this is for processes that Slurm has lost track of.
+        // Slurm has ended the job; this is for processes that Slurm has lost.
         let _ = fs::write(dir.join("cgroup.kill"), "1");
         std::thread::sleep(Duration::from_millis(20));
     }
     false
 }
 
-/// What the plugin does to each task. Slurm decides which of the job's GPUs a task sees: the plugin only replaces the
-/// numbers that Slurm puts into `CUDA_VISIBLE_DEVICES` by UUIDs, since gshare's device filter changes how CUDA counts.
+/// Instructions for each task. Slurm decides which of the job's GPUs a task sees: the plugin only replaces Slurm's
+/// numbers in `CUDA_VISIBLE_DEVICES` by UUIDs, since gshare's device filter changes how CUDA counts.
 pub(super) fn lines(
     granted: &Granted,
     cgroup: &Cgroup,
@@ -161,7 +158,7 @@ pub(super) fn lines(
         if name != "CUDA_VISIBLE_DEVICES" {
             let _ = writeln!(text, "set {name}={value}");
         } else if !constrained {
-            // In whichever order: all of them are the job's.
+            // In any order: all of them are the job's.
             for (number, uuid) in gpus.iter().zip(value.split(',')) {
                 let _ = writeln!(text, "gpu {number}={uuid}");
             }
@@ -270,7 +267,7 @@ mod tests {
             of(&slurms, true, &[2, 5]),
             "claim c1\nmem 1G\nset A=b c\nprepend LD_LIBRARY_PATH=/lib\n"
         );
-        // There is no doubt which one it is.
+        // With one GPU there is no ambiguity.
         let one = Granted {
             env: vec![pair("CUDA_VISIBLE_DEVICES", "GPU-a")],
             ..Granted::default()

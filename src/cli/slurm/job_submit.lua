@@ -1,11 +1,11 @@
--- gshare: slurmctld itself turns sizes such as --gres=gshare:0.5 into shards, and refuses what cannot be. If there is a
+-- gshare: slurmctld turns sizes such as --gres=gshare:0.5 into shards, and refuses impossible ones. If there is a
 -- job_submit.lua, add this before its last `return`.
 do
 @RULES@
-   -- Memory of the largest GPU that jobs can have, in MiB; 0 if that is not known here.
+   -- Memory of the largest GPU that jobs can have, in MiB; 0 if unknown.
    local MEMORY = @MEMORY@
 
-   -- Why a job with these resources cannot have so much memory on a GPU; nothing if it can, or if that is not known here.
+   -- Why a job with these resources cannot have this much memory on a GPU; nil if it can, or if MEMORY is unknown.
    local function too_much(gres, memory)
       local number, unit = (memory or ""):match("^(%d*%.?%d+)%s*([kKmMgGtT])i?[bB]?$")
       local shards = tonumber((gres or ""):match("shard:(%d+)") or (gres or ""):match("shard:[^,]*:(%d+)"))
@@ -18,7 +18,7 @@ do
       end
    end
 
-   -- What the plugin's --gshare-mem says.
+   -- The job's --gshare-mem, an option of the plugin.
    local function memory_of(job)
       for i = 0, (job.spank_job_env_size or 0) - 1 do
          local size = tostring(job.spank_job_env[i]):match("^GSHARE_MEM=(.*)$")
@@ -37,7 +37,7 @@ do
       if all ~= "" and all ~= job.tres_per_node then job.tres_per_node = all end
    end
 
-   -- Slurm calls these with the job first.
+   -- Slurm passes the job as the first argument.
    local function before(next)
       return function(job, ...)
          local why = rewrite(job)

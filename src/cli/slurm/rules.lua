@@ -1,6 +1,6 @@
    local PER_GPU = @SHARDS@
 
-   -- One word of --gres, or nothing and why not.
+   -- Rewrites one word of --gres; nil and the reason if it cannot.
    local function rewritten(word)
       local type, rest = word:match("^(gres[:/])(.*)$")
       if not type then type, rest = "", word end
@@ -27,7 +27,7 @@
       return string.format("%sshard:%d", type, math.max(1, math.floor(gpus * PER_GPU + 0.5)))
    end
 
-   -- All words of --gres, or nothing and why not.
+   -- Rewrites all words of --gres; nil and the reason if it cannot.
    local function all_rewritten(gres)
       local words = {}
       for word in (gres or ""):gmatch("[^,]+") do

@@ -69,7 +69,7 @@ impl Mount {
         }
     }
 
-    /// Its device nodes work inside, as far as the filter lets them.
+    /// Device nodes in it work inside, as far as the filter allows them.
     pub(super) fn with_devices(self) -> Self {
         Self {
             devices: true,
@@ -99,7 +99,6 @@ impl Spec {
         flags
     }
 
-    /// The file.
     pub(super) fn text(&self) -> serde_json::Result<String> {
         let mount = |m: &Mount| {
             let access = if m.writable { "rw" } else { "ro" };

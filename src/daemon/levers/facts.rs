@@ -102,7 +102,8 @@ impl Gpus {
         self.driver_version().parse().ok()
     }
 
-    /// Whether this driver's checkpoints refuse even simple programs: then only a person's request is tried.
+    /// Whether this driver's checkpoints refuse even simple programs: then gshare tries them only on a user's
+    /// request.
     pub(super) fn refuses_pytorch(&self) -> bool {
         self.driver_release().is_some_and(Release::refuses_pytorch)
     }
@@ -177,7 +178,7 @@ pub(crate) fn levers_of(
         })
     });
     let movable = park.clone().and_then(|()| may_move(world, live, flags));
-    // A person's request is tried.
+    // A user's request is tried.
     let park = park.and_then(|()| match world.gpus.refuses_pytorch() {
         false => Ok(()),
         true => Err(format!(

@@ -16,7 +16,7 @@ use gshare_enforcer::checkpoint::{CheckpointError, Engine, ProcessState, Step};
 use crate::daemon::die;
 use crate::daemon::msg::{Outcome, Unable};
 
-/// The driver's lock times out after this: by then no call of the claim is in the driver, only work on the GPU.
+/// Timeout of the driver's lock: by then no call of the claim is in the driver, only work on the GPU.
 const LOCK_MS: u32 = 3_000;
 /// Longest wait for the state of a process.
 const ASK: Duration = Duration::from_secs(5);
@@ -37,7 +37,6 @@ pub(crate) type Pairs = Vec<(String, String)>;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Maps(pub(super) Vec<Pairs>);
 
-/// The job.
 #[derive(Clone, Debug)]
 pub(crate) enum Kind {
     /// Offload to host memory.
@@ -80,7 +79,7 @@ pub(super) struct Patience {
     pub(super) host_reserve: u64,
 }
 
-/// Looks at marks with a caught thread before it counts: it may be on its way out.
+/// Looks at the marks that must find a thread in the driver before it counts as caught: it may be leaving.
 const CAUGHT_LOOKS: u32 = 5;
 
 /// Reports that something does not succeed and is retried.
@@ -99,7 +98,7 @@ pub(super) struct Job {
     pub(super) members: Members,
     /// The marks of the claim's threads, with the slots of its processes.
     pub(super) marks: Option<(GateWatch, Vec<(usize, u32)>)>,
-    /// Bytes that it has.
+    /// Bytes of the claim.
     pub(super) bytes: u64,
     pub(super) patience: Patience,
     pub(super) tell: Tell,

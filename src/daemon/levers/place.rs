@@ -53,7 +53,7 @@ pub(crate) fn relabel(with: &mut Effects, id: ClaimId) {
 pub(super) fn maps(world: &World<'_>, from: &[String], to: &[String]) -> Maps {
     let pair = |(from, to): (&String, &String)| (from.clone(), to.clone());
     let own: Pairs = from.iter().zip(to).map(pair).collect();
-    // A claim on its way out makes room for one that was there.
+    // A GPU that the claim moves to maps, in turn, to one that the claim leaves.
     let mut left = from.iter().filter(|uuid| !to.contains(uuid));
     let whole = world.gpus.iter().filter(|g| g.uuid.starts_with("GPU-"));
     let all: Pairs = whole

@@ -1,4 +1,4 @@
-//! Requests by people and programs: offload, restore, suspend, resume, move; and calls that wait.
+//! Requests by users and programs: offload, restore, suspend, resume, move; and calls that wait.
 
 use std::mem::take;
 use std::time::{Duration, Instant};
@@ -25,10 +25,10 @@ use crate::daemon::whose;
 use crate::daemon::world::World;
 use crate::daemon::{ending, members, reclaim};
 
-/// Waiting calls report every second (the shim's `detach`); after this much silence they no longer wait.
+/// Waiting calls report every second (`detach` of the library); after this much silence they no longer wait.
 const SILENT: Duration = Duration::from_secs(5);
 
-/// Handles a person's request; the answer comes when it is done.
+/// Handles a user's request; the answer comes when it is done.
 pub(crate) fn wish(
     world: &World<'_>,
     levers: &LeverState,
@@ -110,7 +110,7 @@ fn refreeze(id: ClaimId, parked: ParkedRecord, freeze: bool) -> Order {
     Order::then(then, |_, _| Ok(Reply::Done { message }))
 }
 
-/// Handles a person's request to move a claim.
+/// Handles a user's request to move a claim.
 pub(crate) fn move_to(
     world: &World<'_>,
     (features, levers): (&Features, &LeverState),
@@ -144,7 +144,7 @@ pub(crate) fn wants(world: &World<'_>, peer: &Peer, want: &Want, out: &Sender) -
     vec![
         Command::Levers(LeverCommand::Wanted {
             id,
-            // Not if a person has already requested it.
+            // Not if a user has already requested it.
             asked: world.machine.reason(id).is_some(),
         }),
         Command::Core(Event::Wanted { id }),
@@ -182,7 +182,7 @@ impl LeverState {
         lever.is_some_and(|lever| !lever.waiters.is_empty())
     }
 
-    /// A call of an offloaded claim waits for its memory; a person may have requested that already.
+    /// A call of an offloaded claim waits for its memory; a user may have requested that already.
     pub(crate) fn wanted(&mut self, id: ClaimId, asked: bool) {
         let lever = self.claims.entry(id).or_default();
         if !asked || lever.wanted.is_some() {

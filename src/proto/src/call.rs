@@ -8,7 +8,7 @@ use crate::history::{HistorySpec, HistoryView, ReportSpec, ReportView};
 use crate::snapshot::{Notice, Snapshot};
 use crate::suggest::{SuggestSpec, SuggestView};
 
-/// The first line a client sends.
+/// The first line of a client.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
     /// [`crate::PROTOCOL`] of the client.
@@ -22,7 +22,7 @@ pub struct Hello {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Wait {
-    /// As the service's configuration says.
+    /// By the service's configuration.
     #[default]
     Default,
     /// Until it is granted.
@@ -33,25 +33,25 @@ pub enum Wait {
     Seconds(u64),
 }
 
-/// What is claimed. Sizes in bytes per GPU, shares in thousandths of a GPU.
+/// A request for a claim. Sizes in bytes per GPU, shares in thousandths of a GPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClaimSpec {
     /// `-g`: thousandths of a GPU (500), or whole GPUs (2000). `None` takes the class's default size.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpus_milli: Option<u32>,
-    /// `-g 2x0.5`: number of GPUs, of each of which `gpus_milli` is asked.
+    /// `-g 2x0.5`: number of GPUs, each with `gpus_milli`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu_count: Option<u32>,
     /// `--gpu-mem`: guaranteed bytes per GPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mem: Option<u64>,
-    /// `--gpu-mem-limit`: most bytes per GPU while others leave them free.
+    /// `--gpu-mem-limit`: limit in bytes per GPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mem_limit: Option<u64>,
     /// `--sm`: guaranteed SMs in thousandths of a GPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sm_milli: Option<u32>,
-    /// `--limit`: most SMs in thousandths of a GPU.
+    /// `--limit`: limit of SMs in thousandths of a GPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sm_limit_milli: Option<u32>,
     /// `--name`.
@@ -63,7 +63,7 @@ pub struct ClaimSpec {
     /// `--class`: `interactive`, `batch` or `inference`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub class: Option<Text<32>>,
-    /// `-t`: lease in seconds.
+    /// `-t`: time limit in seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease_s: Option<u64>,
     /// `--gpu-ids`: indices, UUIDs or unique UUID prefixes; empty means any.
@@ -72,52 +72,52 @@ pub struct ClaimSpec {
     /// `--model`: only GPUs whose name contains one of these.
     #[serde(default, skip_serializing_if = "<[_]>::is_empty")]
     pub models: List<Text<128>, 64>,
-    /// `--mode`: only GPUs that are shared so, `timeslice`, `mps`, `exclusive` or `mig`.
+    /// `--mode`: only GPUs that are shared in this mode: `timeslice`, `mps`, `exclusive` or `mig`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<Text<32>>,
-    /// `--requeue`: its command may be ended and started anew when there is room.
+    /// `--requeue`: its command may be ended and started again when there is room.
     #[serde(default)]
     pub requeue: bool,
-    /// `--signal`: what its programs get before it ends.
+    /// `--signal`: signal to its programs before it ends.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signal: Option<SignalSpec>,
-    /// `--movable`, `--no-movable`: whether it may be moved to other GPUs while it runs; it may unless said.
+    /// `--movable`, `--no-movable`: whether it may be moved to other GPUs while it runs (default).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub movable: Option<bool>,
     /// How long to wait.
     #[serde(default)]
     pub wait: Wait,
-    /// Whether the claim outlives the command (`--hold`): it ends with `release` or its lease.
+    /// Whether the claim outlives the command (`--hold`): it ends with `release` or its time limit.
     #[serde(default)]
     pub hold: bool,
-    /// The command line, for the screen.
+    /// The command line, for display.
     #[serde(default)]
     pub command: CommandLine,
-    /// Working directory, for the screen.
+    /// Working directory, for display.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cwd: Option<Label<1024>>,
-    /// `-g auto`: the service says the size, from earlier runs of the command.
+    /// `-g auto`: the service chooses the size, from earlier runs of the command.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub auto: bool,
-    /// Made now, claimed when a program first needs the GPU.
+    /// The claim is made now, and granted when a program first needs the GPU.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub lazy: bool,
     /// `--no-library`: its command is counted and filtered, and starts without the library that limits it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub no_library: bool,
-    /// The command is the kernel of a notebook; the claim outlives its restarts.
+    /// The command is a notebook kernel; the claim outlives its restarts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernel: Option<KernelSpec>,
 }
 
-/// A signal by which programs that can save what they have are told that their claim ends.
+/// A signal that tells programs to save their state before the claim ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SignalSpec {
     /// Its number.
     pub number: i32,
-    /// So many seconds before.
+    /// Seconds before the end.
     pub before_s: u32,
-    /// `B:`: only to the command, not to its programs on the GPU.
+    /// `B:`: only for the command, not for its programs on the GPU.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub command: bool,
 }
@@ -125,33 +125,33 @@ pub struct SignalSpec {
 /// A Jupyter kernel.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KernelSpec {
-    /// Its id: the UUID in the name of its connection file, the same over restarts.
+    /// Its id: the UUID in the name of its connection file, the same after restarts.
     pub id: Text<64>,
-    /// The connection file, absolute. Jupyter takes it away when it shuts the kernel down.
+    /// The connection file, absolute. Jupyter deletes it when it shuts the kernel down.
     pub connection: Text<4096>,
 }
 
-/// What changes of a claim that is held; what is absent stays. Sizes in bytes per GPU, shares in thousandths.
+/// Changes of a held claim; absent values stay. Sizes in bytes per GPU, shares in thousandths.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ResizeSpec {
     /// The claim, `c3` or its name.
     pub id: Text<256>,
-    /// `-g`: part of the GPU, memory and SMs alike.
+    /// `-g`: fraction of the GPU, for memory and SMs alike.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpus_milli: Option<u32>,
-    /// `-g 2x0.5`: number of GPUs that the claim has, of each of which `gpus_milli` is asked.
+    /// `-g 2x0.5`: number of the claim's GPUs, each with `gpus_milli`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu_count: Option<u32>,
     /// `--gpu-mem`: guaranteed bytes per GPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mem: Option<u64>,
-    /// `--gpu-mem-limit`: most bytes per GPU.
+    /// `--gpu-mem-limit`: limit in bytes per GPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mem_limit: Option<u64>,
     /// `--sm`: guaranteed SMs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sm_milli: Option<u32>,
-    /// `--limit`: most SMs.
+    /// `--limit`: limit of SMs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sm_limit_milli: Option<u32>,
     /// How long to wait for room; by default not at all.
@@ -163,19 +163,19 @@ fn no_wait() -> Wait {
     Wait::No
 }
 
-/// What is to become of a claim that is held.
+/// A requested action on a held claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LeverWish {
-    /// Its GPU memory goes to host memory, its processes live on.
+    /// Offload its GPU memory to the host; its processes live on.
     #[serde(rename = "detach", alias = "offload")]
     Offload,
-    /// Back onto a GPU.
+    /// Restore it to a GPU.
     #[serde(rename = "attach", alias = "restore")]
     Restore,
-    /// Its GPU memory goes to host memory and its processes are frozen.
+    /// Offload its GPU memory to the host and freeze its processes.
     Suspend,
-    /// Its processes run again, on a GPU.
+    /// Let its processes run again, on a GPU.
     Resume,
 }
 
@@ -192,13 +192,13 @@ impl LeverWish {
     }
 }
 
-/// A request, one a line: `{"op":"snapshot"}`.
+/// A request, one per line: `{"op":"snapshot"}`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "snake_case")]
 pub enum Call {
-    /// Claims. Answers [`Reply::Queued`] whenever its place or reason changes, then [`Reply::Granted`]
-    /// or [`Reply::Error`]. Closing the connection before the grant withdraws the claim. The caller's
-    /// process (from the kernel) becomes the claim's command: it execs in place after the grant.
+    /// Claims. Answers [`Reply::Queued`] whenever its place or reason changes, then [`Reply::Granted`] or
+    /// [`Reply::Error`]. Closing the connection before the grant withdraws the claim. The caller's process (from the
+    /// kernel) becomes the claim's command: it executes it in place after the grant.
     Claim(Box<ClaimSpec>),
     /// Puts the calling process (or, with `parent`, the process that started it) into an existing claim
     /// of the same user. Answers [`Reply::Granted`].
@@ -209,7 +209,7 @@ pub enum Call {
         #[serde(default)]
         parent: bool,
     },
-    /// The environment of a claim; answers [`Reply::Granted`] without moving anybody.
+    /// The environment of a claim; answers [`Reply::Granted`] and moves no process.
     Env {
         /// The claim, `c3` or its name.
         id: Text<256>,
@@ -219,44 +219,44 @@ pub enum Call {
         /// The claim, `c3` or its name.
         id: Text<256>,
     },
-    /// Changes the size of a claim that is held. Owner or root only. Answers [`Reply::Queued`] while it waits
-    /// for room, then [`Reply::Resized`] or [`Reply::Error`]. Closing the connection takes the wish back.
+    /// Changes the size of a held claim. Owner or root only. Answers [`Reply::Queued`] while it waits for room, then
+    /// [`Reply::Resized`] or [`Reply::Error`]. Closing the connection withdraws the request.
     Resize(Box<ResizeSpec>),
-    /// What is to become of a claim that is held. Owner or root only. Answers [`Reply::Queued`] while it waits for
-    /// room, then [`Reply::Done`] or [`Reply::Error`] once it is done.
+    /// Requests an action on a held claim. Owner or root only. Answers [`Reply::Queued`] while it waits for room,
+    /// then [`Reply::Done`] or [`Reply::Error`] once it is done.
     Lever {
         /// The claim, `c3` or its name.
         id: Text<256>,
-        /// What.
+        /// The action.
         wish: LeverWish,
     },
     /// Moves a claim to other GPUs, while its programs run. Owner or root only. Answers as [`Call::Lever`].
     Move {
         /// The claim, `c3` or its name.
         id: Text<256>,
-        /// As many GPUs as it has: indices, UUIDs or unique starts of them.
+        /// As many GPUs as it has: indices, UUIDs or unique UUID prefixes.
         gpus: List<Text<128>, 64>,
     },
-    /// What would become of a claim that was made now; nothing is claimed. Answers [`Reply::Tried`].
+    /// A dry run of a claim; nothing is claimed. Answers [`Reply::Tried`].
     Try(Box<ClaimSpec>),
-    /// What happened to a claim, oldest first. Answers [`Reply::Log`].
+    /// The log of a claim, oldest first. Answers [`Reply::Log`].
     Log {
-        /// The claim: its id, also of one that has ended, or its name.
+        /// The claim: its id, even if it has ended, or its name.
         id: Text<256>,
     },
-    /// The owner keeps what was announced for a claim; answered by [`Reply::Done`].
+    /// Keeps an announced claim; answered by [`Reply::Done`].
     Keep {
         /// Id or name.
         id: Text<256>,
     },
-    /// Puts the end of a claim's lease off. Owner or root only. Answers [`Reply::Done`].
+    /// Extends a claim's time limit. Owner or root only. Answers [`Reply::Done`].
     Extend {
         /// The claim, `c3` or its name.
         id: Text<256>,
         /// Seconds that are added.
         by_s: u64,
     },
-    /// What became of the lease of the claim whose command a process of the caller's is or was. Answers
+    /// State of the time limit of the claim whose command a process of the caller's is or was. Answers
     /// [`Reply::Lease`].
     Lease {
         /// The process.
@@ -266,12 +266,12 @@ pub enum Call {
     },
     /// Ends all claims of the caller. Answers [`Reply::Done`].
     ReleaseAll,
-    /// Makes a running process a claim, of its owner. Owner or root only. Answers [`Reply::Granted`] or, if it does
-    /// not fit now, [`Reply::Error`]. Without a size it claims what the process has.
+    /// Makes a running process a claim of its owner. Owner or root only. Answers [`Reply::Granted`] or, if it does
+    /// not fit now, [`Reply::Error`]. Without a size it claims the process's present use.
     Adopt {
         /// The process.
         pid: u32,
-        /// What is claimed for it; its command, directory and wait are not looked at.
+        /// The request; its command, directory and wait are ignored.
         spec: Box<ClaimSpec>,
     },
     /// One [`Reply::Snapshot`].
@@ -282,11 +282,11 @@ pub enum Call {
         #[serde(default)]
         min_interval_ms: u64,
     },
-    /// What was claimed and used over time. Answers [`Reply::History`].
+    /// Claimed and used over time. Answers [`Reply::History`].
     History(HistorySpec),
-    /// What was claimed and used in sum, by user. Answers [`Reply::Report`].
+    /// Sums of claimed and used, by user. Answers [`Reply::Report`].
     Report(ReportSpec),
-    /// All that is stored about the caller, in parts. Answers [`Reply::Stored`].
+    /// All data stored about the caller, in parts. Answers [`Reply::Stored`].
     Stored {
         /// Where the last answer ended.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -294,7 +294,7 @@ pub enum Call {
     },
     /// Sizes from experience. Answers [`Reply::Suggest`].
     Suggest(SuggestSpec),
-    /// What the service found and can do. Answers [`Reply::Doctor`].
+    /// The rows of `gshare doctor`. Answers [`Reply::Doctor`].
     Doctor,
     /// A request of an administrator.
     Admin(AdminCall),
@@ -302,25 +302,25 @@ pub enum Call {
     Container {
         /// The claim, `c3` or its name.
         id: Text<256>,
-        /// The container program puts containers into slices of systemd only.
+        /// The container program puts containers only into systemd slices.
         #[serde(default)]
         slice: bool,
-        /// Containers that were made before are started: they need a hook.
+        /// For starting existing containers, which needs a hook.
         #[serde(default)]
         hook: bool,
     },
 }
 
-/// A claim waits.
+/// A waiting claim.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Queued {
     /// Its id, valid for `release` while it waits.
     pub id: String,
     /// 1 is the head of the queue.
     pub position: u32,
-    /// Why, with who holds what: `wants 11.8 GiB; most free is 5.8 on GPU 0`.
+    /// Why, with the holders: `wants 11.8 GiB; most free is 5.8 on GPU 0`.
     pub reason: String,
-    /// What would start now, as arguments: `-g 0.2`.
+    /// Arguments that would start now: `-g 0.2`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub would_start: Option<String>,
 }
@@ -330,44 +330,45 @@ pub struct Queued {
 pub struct Granted {
     /// Its id, `c3`.
     pub id: String,
-    /// The sentence for people: `c3: 0.50 of GPU 1 (11.8 GiB, ...)`.
+    /// A sentence for display: `c3: 0.50 of GPU 1 (11.8 GiB, ...)`.
     pub message: String,
     /// Environment to set, name and value. An empty value for a name with `prepend` set is never sent.
     pub env: Vec<(String, String)>,
     /// Environment to prepend with `:` (`LD_LIBRARY_PATH`), name and directory.
     #[serde(default)]
     pub env_prepend: Vec<(String, String)>,
-    /// Environment to take away: a claim that may be moved must not start with a part of the GPUs in
+    /// Environment to remove: a claim that may be moved must not start with a subset of GPUs in
     /// `CUDA_VISIBLE_DEVICES`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub env_remove: Vec<String>,
-    /// Below this directory are the pipes of the service's MPS daemons. An environment that has one in `CUDA_MPS_PIPE_DIRECTORY`
-    /// has it from another claim, and the variables of that claim's part with it.
+    /// Parent of the pipe directories of the service's MPS daemons. An environment with one of them in
+    /// `CUDA_MPS_PIPE_DIRECTORY` has it from another claim, together with the variables of that claim's share.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mps_dir: Option<String>,
-    /// Microseconds that the service spent, by phase (`journal`, `cgroup`, `filter`, `pages`).
+    /// Microseconds that the service spent in each phase (`journal`, `cgroup`, `filter`, `pages`).
     #[serde(default)]
     pub phases_us: Vec<(String, u64)>,
-    /// Caps are strict: the command is started by this program, the launcher, and by nothing else.
+    /// Limits are strict: the command must be started by this program, the launcher.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub launcher: Option<String>,
-    /// Caps are strict, and whoever starts the tasks of this job makes a mount namespace for each: what is laid over what in it.
+    /// Limits are strict, and the program that starts the job's tasks makes a mount namespace for each: source and
+    /// target of the mounts in it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub binds: Vec<(String, String)>,
 }
 
-/// A claim has another size.
+/// The new size of a claim.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Resized {
     /// Its id, `c3`.
     pub id: String,
-    /// The sentence for people: `c3: 0.80 of GPU 1 (18.8 GiB, ...), was 0.50 (11.8 GiB, ...)`.
+    /// A sentence for display: `c3: 0.80 of GPU 1 (18.8 GiB, ...), was 0.50 (11.8 GiB, ...)`.
     pub message: String,
-    /// What it holds now, by GPU.
+    /// Its present size, by GPU.
     pub gpus: Vec<ResizedGpu>,
 }
 
-/// What a claim holds of one GPU. Bytes, and parts of the SMs from 0 to 1.
+/// A claim's part of one GPU. Bytes, and fractions of the SMs from 0 to 1.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ResizedGpu {
     /// Index of the GPU.
@@ -376,15 +377,15 @@ pub struct ResizedGpu {
     pub uuid: String,
     /// Guaranteed bytes.
     pub mem_request: u64,
-    /// Most bytes.
+    /// Limit in bytes.
     pub mem_limit: u64,
     /// Guaranteed SMs.
     pub sm_request: f64,
-    /// Most SMs.
+    /// Limit of SMs.
     pub sm_limit: f64,
 }
 
-/// What would become of a claim that was made now.
+/// The result of a dry run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Tried {
     /// It would start at once.
@@ -392,7 +393,7 @@ pub struct Tried {
     /// It could never run here.
     #[serde(default)]
     pub never: bool,
-    /// The sentence for people.
+    /// A sentence for display.
     pub message: String,
     /// The GPUs where it would start.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -400,25 +401,25 @@ pub struct Tried {
     /// Its place in the queue, if it would wait.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub position: Option<u32>,
-    /// It is within what its owner is guaranteed.
+    /// It would be within its owner's guarantee.
     #[serde(default)]
     pub entitled: bool,
     /// When it would start at the earliest, Unix milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expected_ms: Option<u64>,
-    /// That is by the hours of its class.
+    /// That start is set by the hours of its class.
     #[serde(default)]
     pub by_hours: bool,
-    /// When it would start, as far as run times, announcements and earlier runs say it.
+    /// Expected start by run times, announcements and earlier runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expected: Option<crate::ExpectedView>,
     /// Arguments that would start now: `-g 0.2`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub would_start: Option<String>,
-    /// What would be done to other claims for it.
+    /// Actions on other claims that would make room for it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub takings: Vec<TakingView>,
-    /// Why others who would give way to it would be left alone, a sentence for each.
+    /// Why others that could give way to it would not, one sentence each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub alone: Vec<String>,
 }
@@ -430,17 +431,17 @@ pub struct TriedGpu {
     pub gpu: u32,
     /// Guaranteed bytes.
     pub mem: u64,
-    /// Most bytes, while others leave them free.
+    /// Limit in bytes.
     #[serde(default)]
     pub mem_limit: u64,
-    /// Guaranteed part of the SMs, 0 to 1.
+    /// Guaranteed fraction of the SMs, 0 to 1.
     pub sm: f64,
-    /// Most of the SMs.
+    /// Limit of the SMs.
     #[serde(default)]
     pub sm_limit: f64,
 }
 
-/// What would be done to a claim for another.
+/// An action on a claim that would make room for another.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TakingView {
     /// The claim.
@@ -449,28 +450,28 @@ pub struct TakingView {
     pub user: String,
     /// In words: `moves to another GPU`.
     pub what: String,
-    /// The GPUs that it would go to, where it moves.
+    /// The GPUs that it would move to.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub to: Vec<u32>,
     /// When, Unix milliseconds.
     pub at_ms: u64,
 }
 
-/// What became of a lease.
+/// State of a time limit.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeaseView {
-    /// The claim; absent if the process had none lately.
+    /// The claim; absent if the process had none recently.
     pub id: Option<String>,
-    /// When the lease ends or ended, Unix milliseconds.
+    /// End of the time limit, Unix milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ends_ms: Option<u64>,
-    /// The claim ends, or has ended, because its lease is over.
+    /// The claim ends, or has ended, because of its time limit.
     #[serde(default)]
     pub over: bool,
     /// Some of its programs were asked to end because of that.
     #[serde(default)]
     pub told: bool,
-    /// It was ended so that others could start, and is to be claimed and started anew.
+    /// It was ended so that others could start; its command is to be claimed and started again.
     #[serde(default)]
     pub requeued: bool,
 }
@@ -492,29 +493,29 @@ pub enum Reply {
     Granted(Granted),
     /// The claim has its new size.
     Resized(Resized),
-    /// What would become of a claim.
+    /// The result of a dry run.
     Tried(Tried),
-    /// What became of a lease.
+    /// State of a time limit.
     Lease(LeaseView),
-    /// Done, with a sentence for people.
+    /// Done, with a sentence for display.
     Done {
         /// `c3 released`.
         message: String,
     },
-    /// What happened to a claim, oldest first.
+    /// The log of a claim, oldest first.
     Log {
         /// The claim.
         id: String,
-        /// What happened.
+        /// Its entries.
         entries: Vec<Notice>,
     },
     /// The state of everything.
     Snapshot(Box<Snapshot>),
     /// Claimed and used over time.
     History(Box<HistoryView>),
-    /// Claimed and used in sum.
+    /// Sums of claimed and used, by user.
     Report(Box<ReportView>),
-    /// What is stored about the caller.
+    /// A part of the data stored about the caller.
     Stored(StoredView),
     /// Sizes.
     Suggest(Box<SuggestView>),
@@ -541,7 +542,7 @@ pub enum Reply {
     Error(WireError),
 }
 
-/// Where a part of what is stored ends.
+/// The end of a part of stored data.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredPlace {
     /// Number of the table.
@@ -550,10 +551,10 @@ pub struct StoredPlace {
     pub key: [i64; 2],
 }
 
-/// A part of what is stored about a user.
+/// A part of the data stored about a user.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredView {
-    /// A row each, as a JSON object.
+    /// One JSON object per row.
     pub rows: Vec<String>,
     /// Where the next part begins.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -563,19 +564,19 @@ pub struct StoredView {
 /// One line of `gshare doctor`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Check {
-    /// Under which heading it stands: `memory`.
+    /// Its heading: `memory`.
     #[serde(default)]
     pub group: String,
     /// Mechanism: `device filter`.
     pub name: String,
     /// `ok`, `limited` or `missing`.
     pub state: String,
-    /// What was found.
+    /// The result.
     pub detail: String,
-    /// `seen on hardware 2026-..`, `real control program only`, `simulation only`, or empty where no GPU is involved.
+    /// `seen on hardware 2026-..`, `real control program only`, `simulation only`, or empty if no GPU is involved.
     #[serde(default)]
     pub status: String,
-    /// The command or step that mends it, if one is known.
+    /// The command or step that fixes it, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fix: Option<String>,
 }
@@ -583,15 +584,16 @@ pub struct Check {
 /// Where the containers of a claim belong.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ContainerPlace {
-    /// Name for `--device` (CDI): `gshare.dev/claim=c3`; empty if the claim is only counted, and its containers are as any.
+    /// Name for `--device` (CDI): `gshare.dev/claim=c3`; empty for a claim that is only counted, whose containers are
+    /// ordinary ones.
     pub device: String,
     /// For `--cgroup-parent`: a cgroup by the kernel's name, or a slice.
     pub cgroup_parent: String,
-    /// The same device in flags that every container program knows (`--device`, `--mount`, `--env`): for those
-    /// without CDI, and for rootless ones, which cannot make device nodes.
+    /// The equivalent flags for any container program (`--device`, `--mount`, `--env`): for those without CDI, and
+    /// for rootless ones, which cannot create device nodes.
     #[serde(default)]
     pub flags: Vec<String>,
-    /// Directory for `--hooks-dir` of `podman start`, if it was asked for.
+    /// Directory for `--hooks-dir` of `podman start`, if requested.
     #[serde(default)]
     pub hooks: String,
 }
@@ -602,23 +604,23 @@ pub struct ContainerPlace {
 pub enum ErrorCode {
     /// The line is not a request.
     BadRequest,
-    /// Another protocol version.
+    /// Another version of the protocol.
     Protocol,
-    /// A request that can never be met here (exit 64).
+    /// A request that can never succeed here (exit 64).
     Usage,
-    /// Not now, or not within the wait (exit 75).
+    /// Not possible now, or not within the wait (exit 75).
     NotAvailable,
     /// Not the owner (exit 77).
     NotPermitted,
     /// No such claim.
     NoClaim,
-    /// The claim was released or its lease ended while it waited (exit 124).
+    /// The claim was released or its time limit ended while it waited (exit 124).
     Ended,
-    /// Something broke in the service.
+    /// An internal error of the service.
     Internal,
 }
 
-/// A failure: what, why and what next.
+/// A failure: what happened, why, and what to do.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WireError {
     /// Kind.
@@ -641,7 +643,7 @@ impl WireError {
         }
     }
 
-    /// The same with advice.
+    /// The same with a hint.
     #[must_use]
     pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());

@@ -1,4 +1,4 @@
-//! One run of a mix, with gshare or without.
+//! One run of a mix, with or without gshare.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use crate::bench::gate::run::{Cpu, arbiter_ns};
 const PROGRAM: &str = include_str!("../../../../tests/device/light/light.c");
 const HEADER: &str = include_str!("../../../../tests/device/light/cuda.h");
 
-/// How long a program may take to be ready, and to do its steps.
+/// Timeout for a program's start and for its steps.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The compiled program.
@@ -29,7 +29,7 @@ pub(super) struct Kit {
 }
 
 impl Kit {
-    /// Compiles the program with this machine's C compiler.
+    /// Compiles the program with the system's C compiler.
     pub(super) fn build(place: &Place) -> anyhow::Result<Self> {
         let dir = place.station.dir().join("light");
         std::fs::create_dir_all(&dir)?;
@@ -52,19 +52,19 @@ impl Kit {
     }
 }
 
-/// What the steps of a program took, in microseconds.
+/// Durations of a program's steps, in microseconds.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Steps {
-    /// From one step to the next.
+    /// Mean time from one step to the next.
     pub(super) mean_us: f64,
-    /// Of a step alone, without what comes between.
+    /// Median duration of a step, without the time between steps.
     pub(super) median_us: f64,
     pub(super) p99_us: f64,
     pub(super) most_us: f64,
 }
 
 impl Steps {
-    /// From the line that the program prints.
+    /// Parses the program's output line.
     fn parse(line: &str) -> Option<Self> {
         let numbers: Vec<f64> = line
             .split_whitespace()
@@ -83,28 +83,28 @@ impl Steps {
     }
 }
 
-/// What a run came to.
+/// Results of a run.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Arm {
-    /// By program; zeros for those that keep company.
+    /// By program; zeros for programs that are not measured.
     pub(super) steps: Vec<Steps>,
-    /// Parts of the GPUs' time that programs had, where the board tells.
+    /// Fractions of the GPUs' time that the programs had, if the board counts.
     pub(super) used: Vec<f64>,
-    /// How often the GPUs changed between contexts for each step that was measured, where the board tells.
+    /// Context switches of the GPUs per measured step, if the board counts.
     pub(super) switches_per_step: Option<f64>,
-    /// Processor time of the arbiter over time passed.
+    /// Processor time of the arbiter as a fraction of the time.
     pub(super) arbiter: f64,
-    /// Processors busy with what is not of the run, of all.
+    /// Load by processes that do not belong to the run, as a fraction of all processors.
     pub(super) others: f64,
-    /// Processor time that one burst of work costs an arbiter at least, in microseconds.
+    /// Minimum processor time of an arbiter per burst of work, in microseconds.
     pub(super) hand_over_us: f64,
 }
 
-/// The programs of a run; they end with it.
+/// The programs of a run, which are killed with it.
 struct Company {
     children: Vec<Child>,
     lines: Receiver<(usize, String)>,
-    /// Lines of programs that were ahead of the others.
+    /// Lines of programs that were faster than the others.
     early: Vec<(usize, String)>,
 }
 
@@ -171,7 +171,7 @@ impl Company {
         Ok(heard)
     }
 
-    /// Lets all begin.
+    /// Tells all programs to begin.
     fn go(&mut self) -> anyhow::Result<()> {
         for child in &mut self.children {
             let input = child.stdin.as_mut().context("a program has no input")?;
@@ -185,7 +185,7 @@ impl Company {
     }
 }
 
-/// Runs a mix, in claims (`shared`) or as its baseline wants it; a part `fewer` of its steps.
+/// Runs a mix in claims (`shared`) or as its baseline; `fewer` divides the number of steps.
 pub(super) fn run(
     kit: &Kit,
     place: &Place,
@@ -289,7 +289,7 @@ fn command(kit: &Kit, place: &Place, program: &Program, shared: bool, fewer: u64
 fn ticks(pid: u32) -> u64 {
     let path = Path::new("/proc").join(pid.to_string()).join("stat");
     let text = std::fs::read_to_string(path).unwrap_or_default();
-    // The name, which may hold anything, ends with the last parenthesis.
+    // The name may contain anything, and ends at the last parenthesis.
     let after = text.rsplit(')').next().unwrap_or("");
     let number = |at: usize| -> u64 {
         let word = after.split_whitespace().nth(at);

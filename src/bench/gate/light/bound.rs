@@ -1,5 +1,5 @@
-//! The least that telling of work by doorbell and by the clock costs a thread of this machine, in processor time: what an
-//! arbiter that hears when each burst of work begins, and looks when it is over, can do it for.
+//! Lower bound for the cost of an arbiter that is woken at the start of each burst of work and checks its end after a
+//! timeout: processor time for a doorbell and a timed wait on this machine.
 
 use std::io;
 use std::os::unix::net::UnixDatagram;
@@ -8,13 +8,12 @@ use std::time::Duration;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::time::{ClockId, clock_gettime};
 
-/// How often each is done.
+/// Number of repetitions.
 const TIMES: u16 = 300;
-/// Between two of them the thread sleeps.
+/// Sleep of the thread between two of them.
 const APART: Duration = Duration::from_millis(1);
 
-/// Microseconds of processor time that a doorbell with the waking of one thread, and a wait that ends by the clock, take
-/// together.
+/// Processor time in microseconds of a doorbell, which wakes one thread, plus a wait that times out.
 pub(super) fn hand_over_us() -> io::Result<f64> {
     let (bell, rung) = UnixDatagram::pair()?;
     let (told, tells) = std::sync::mpsc::channel::<()>();
@@ -22,7 +21,7 @@ pub(super) fn hand_over_us() -> io::Result<f64> {
     let ringing = std::thread::spawn(move || {
         for _ in 0..TIMES {
             std::thread::sleep(APART);
-            // The other end is there until this thread is through.
+            // The receiver exists until this thread ends.
             let _ = bell.send(&[0]);
         }
     });

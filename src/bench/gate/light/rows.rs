@@ -1,4 +1,4 @@
-//! The light mixes and what each has to show.
+//! The light mixes and their goals.
 
 use super::arm::Arm;
 
@@ -7,16 +7,16 @@ use super::arm::Arm;
 pub(super) struct Program {
     /// Thousandths of each of its GPUs.
     pub(super) share: u32,
-    /// Arguments of the program; the last is the number of steps.
+    /// Arguments of the program; the last one is the number of steps.
     pub(super) words: &'static [&'static str],
-    /// Whether its steps are measured; else it keeps the others company.
+    /// Whether its steps are measured; otherwise it only provides load.
     pub(super) measured: bool,
-    /// The GPUs that it uses, separated by commas.
+    /// Its GPUs, separated by commas.
     pub(super) gpus: &'static str,
 }
 
 impl Program {
-    /// How many of its steps are measured.
+    /// Number of measured steps.
     pub(super) fn steps(&self) -> u64 {
         let last = self.words.last().and_then(|w| w.parse().ok());
         last.unwrap_or(0)
@@ -39,37 +39,36 @@ const fn beside(share: u32, words: &'static [&'static str]) -> Program {
     }
 }
 
-/// What a mix in claims is compared with; without gshare either way.
+/// Baseline of a mix in claims, without gshare.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Baseline {
-    /// The same programs side by side.
+    /// The same programs concurrently.
     SideBySide,
     /// The first program alone.
     Alone,
 }
 
-/// What is wanted of a mix.
+/// Goal of a mix.
 #[derive(Clone, Copy, Debug)]
 enum Goal {
-    /// Each program's steps take at most so many times as long.
+    /// Each program's steps take at most this many times as long.
     Slower(f64),
-    /// The same of the first one alone.
+    /// The first program's steps take at most this many times as long as alone.
     SlowerThanAlone(f64),
-    /// That, and 99 of 100 of its launches wait at most so many milliseconds.
+    /// Like `SlowerThanAlone`, and 99 % of its launches wait at most this many milliseconds.
     SlowerAndWait(f64, f64),
-    /// Its launches wait at most so many milliseconds.
+    /// 99 % of its launches wait at most this many milliseconds.
     Wait(f64),
-    /// The second program has at least this part of the GPU's time.
+    /// The second program gets at least this fraction of the GPU's time.
     SecondKeeps(f64),
-    /// The 99th percentile of a step is at most this part of that without gshare.
+    /// The 99th percentile of a step is at most this multiple of the one without gshare.
     Token(f64),
-    /// The first program has its share, give or take so many points.
+    /// The first program gets its share, plus or minus this many percentage points.
     Share(f64),
-    /// No step of the first program takes longer than so many milliseconds.
+    /// No step of the first program takes longer than this many milliseconds.
     WorstStep(f64),
 }
 
-/// A mix.
 #[derive(Debug)]
 pub(super) struct Row {
     pub(super) name: &'static str,
@@ -80,17 +79,17 @@ pub(super) struct Row {
     pub(super) quick: bool,
 }
 
-/// What has to hold of a figure.
+/// Condition on a figure.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Limit {
     Most(f64),
     Least(f64),
-    /// Nothing: it is printed.
+    /// No condition: only printed.
     Told,
 }
 
 impl Limit {
-    /// What cannot be measured meets no goal.
+    /// NaN meets no goal.
     pub(super) fn holds(self, value: f64) -> bool {
         match self {
             Limit::Most(most) => value <= most,
@@ -298,7 +297,7 @@ impl Row {
                 .map(slower)
                 .fold(0.0, f64::max)
         };
-        // What a step takes longer than usual alone is what its launch waited for.
+        // A launch waits for the time by which its step exceeds the median step alone.
         let waits = || (shared.steps[0].p99_us - base.steps[0].median_us).max(0.0) / 1e3;
         let part = |arm: &Arm, at: usize| arm.used.get(at).copied().unwrap_or(f64::NAN);
         let mut figures = match self.goal {
@@ -349,14 +348,14 @@ impl Row {
                 (told("the flood's part of the GPU", ""), part(shared, 1)),
             ],
         };
-        // Where nothing is scarce there is next to nothing to decide.
+        // Without contention there is almost nothing to decide.
         let limit = match self.goal {
             Goal::Slower(_) => 0.05,
             _ => 1.0,
         };
         figures.push((most("arbiter", " %", limit), shared.arbiter * 100.0));
-        // Each burst of a light claim that keeps others waiting is told of when it begins and when it is over; the GPU changes
-        // to its context and back.
+        // A light claim that delays others reports the start and end of each burst, and the GPU switches to its context
+        // and back.
         if let Goal::SlowerAndWait(..) | Goal::Wait(_) | Goal::Token(_) | Goal::SecondKeeps(_) =
             self.goal
         {
