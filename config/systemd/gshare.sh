@@ -1,4 +1,4 @@
-# Tells people at a terminal how this machine's GPUs are used. Installed by gshare; remove it freely.
+# Tells users at a terminal how to use this machine's GPUs. Installed by gshare; you may remove it.
 case $- in
 *i*)
     if [ -t 2 ] && [ -z "${GSHARE_CLAIM_ID-}" ] && [ -S /run/gshare/gshared.sock ]; then

@@ -1,6 +1,6 @@
 """NVIDIA's own Python bindings of the driver API, with a kernel compiled by NVRTC.
 
-Prints one fact a line; after `ready` it takes a step for each line that it reads. It knows nothing of gshare.
+Prints one fact per line; after `ready` it allocates memory for each line that it reads. It knows nothing of gshare.
 """
 
 import ctypes
@@ -55,7 +55,7 @@ def compile(device):
 
 
 def mix(kernel, data):
-    """The kernel's result and the right one."""
+    """Whether the kernel's result is right."""
     source, target = (check(driver.cuMemAlloc(data.nbytes)) for _ in range(2))
     check(driver.cuMemcpyHtoD(source, data.ctypes.data, data.nbytes))
     kinds = (None, None, ctypes.c_int, ctypes.c_uint)

@@ -1,4 +1,4 @@
-"""JupyterLab in a browser without a screen, driven line by line: a JSON object in, a JSON object out.
+"""JupyterLab in a headless browser, driven line by line: a JSON object in, a JSON object out.
 
 start (dir), launch (shown: the card's words), run (code, until: answer when the output has this), output, interrupt,
 restart, rename (to), shutdown, picture (file), stop. It knows nothing of gshare.
@@ -34,7 +34,7 @@ def start(play, folder):
     runtime = pathlib.Path(folder) / "runtime"
     environ = {**os.environ, "JUPYTER_RUNTIME_DIR": str(runtime)}
     options = ["--no-browser", "--allow-root", "--port=0", f"--ServerApp.root_dir={work}"]
-    # As behind JupyterHub: an address with a prefix.
+    # An address with a prefix, as behind JupyterHub.
     options += ["--ServerApp.base_url=/user/ada/", "--LabApp.expose_app_in_browser=True"]
     log = open(pathlib.Path(folder) / "server.log", "wb")
     command = [sys.executable, "-m", "jupyterlab", *options]
@@ -47,12 +47,12 @@ def start(play, folder):
     page.set_default_timeout(TIMEOUT * 1000)
     page.goto(f"{about['url']}lab?token={about['token']}")
     page.wait_for_selector(".jp-LauncherCard")
-    # The news question and other boxes in the corner are in nobody's way then.
+    # Hides the question about news and other boxes in the corner.
     page.add_style_tag(content=".Toastify { display: none }")
 
 
 def written(runtime):
-    """What the server says of itself; None until it has written all of it."""
+    """The server's file about itself; None until it is complete."""
     for file in runtime.glob("jpserver-*.json"):
         try:
             return json.loads(file.read_text())
@@ -62,7 +62,7 @@ def written(runtime):
 
 def idle():
     page.wait_for_selector('.jp-Notebook-ExecutionIndicator[data-status="idle"]', state="attached")
-    # A cell that is run in the moment in which the kernel turns idle is dropped silently.
+    # JupyterLab silently drops a cell that is run at the moment when the kernel becomes idle.
     page.wait_for_timeout(1500)
 
 

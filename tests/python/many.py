@@ -1,7 +1,7 @@
-"""One user's kernels, used at random as people do: cells, pauses, interrupts, restarts, kills, culling.
+"""Uses one user's kernels at random, as people do: cells, pauses, interrupts, restarts, kills, culling.
 
-Arguments: kernel name, how many, seconds, seed, longest pause. Prints JSON lines: what went wrong, and at the end what
-was done. Of gshare it knows the words with which a cell is told that it has its memory back.
+Arguments: kernel name, number of kernels, seconds, seed, longest pause. Prints JSON lines with what went wrong and what
+was done. Of gshare it knows only the message that a program has its GPU memory back.
 """
 
 import json
@@ -19,7 +19,7 @@ from jupyter_client.manager import KernelManager
 NAME, COUNT, SECONDS, SEED = sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4])
 PAUSE = float(sys.argv[5])
 BACK = "has its GPU memory back"
-# Most talk to the driver themselves: twenty compilers at a time are no test of a GPU.
+# Most kernels call the driver directly: twenty compilers at a time would not test a GPU.
 FIRST = """
 import ctypes, os
 cuda, size = ctypes.CDLL("libcuda.so.1"), 1 << 16
@@ -45,7 +45,7 @@ back = ctypes.create_string_buffer(size)
 ok(cuda.cuMemcpyDtoH_v2(back, place, ctypes.c_size_t(size)))
 print("same" if back.raw == kept else "other")
 """
-# One in five is a notebook as people write it.
+# Kernel 0 is a notebook as people write it.
 NUMBA_FIRST = """
 import numpy as np
 from numba import cuda
@@ -87,7 +87,7 @@ class Kernel:
         self.first, self.cell = (NUMBA_FIRST, NUMBA_CELL) if self.numba else (FIRST, CELL)
 
     def start(self):
-        # Ports that are free now may be another process's a moment later; a directory is its own.
+        # Not ports: another process may take one that is free now.
         self.place = tempfile.TemporaryDirectory(prefix="k")
         self.manager = KernelManager(kernel_name=NAME, transport="ipc", ip=self.place.name + "/k")
         self.manager.start_kernel()
@@ -101,7 +101,7 @@ class Kernel:
         self.run(self.first, patience=60)
 
     def run(self, code, patience=30):
-        """What a cell wrote, what of it is its own lines, and its error ("stuck" when no interrupt ended it)."""
+        """A cell's output, its own lines in that output, and its error ("stuck" if no interrupt ended it)."""
         cell = self.client.execute(code)
         written, printed, error, interrupted = "", "", None, False
         end = time.monotonic() + patience
@@ -122,7 +122,7 @@ class Kernel:
             kind, content = message["msg_type"], message["content"]
             if kind == "stream":
                 written += content["text"]
-                # What gshare says goes to the other stream, in the middle of a line too.
+                # gshare writes to stderr, also in the middle of a line.
                 if content["name"] == "stdout":
                     printed += content["text"]
             elif kind == "error":
@@ -136,7 +136,7 @@ class Kernel:
         what = self.random.choices(["cell", "pause", "restart", "kill", "cull"], [10, 6, 1, 1, 1])[0]
         note(what)
         if what == "cell":
-            # A compiler is not interrupted, a wait is.
+            # Do not interrupt a compiler, only a wait.
             patience = 20 if self.numba else self.random.choice([1, 4, 8])
             written, lines, error = self.run(self.cell, patience)
             if "other" in lines or (error and "KeyboardInterrupt" not in error):

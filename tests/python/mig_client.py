@@ -1,6 +1,6 @@
-"""What a program on an instance of a divided GPU learns from NVIDIA's own Python bindings of NVML.
+"""What NVIDIA's own Python bindings of NVML show to a program on a MIG instance.
 
-Prints one fact a line. The arguments are UUIDs of instances that are not its own. It knows nothing of gshare.
+Prints one fact per line. The arguments are UUIDs of instances that are not its own. It knows nothing of gshare.
 """
 
 import sys
@@ -10,7 +10,7 @@ import pynvml as nvml
 
 
 def code(call, *arguments):
-    """What the driver answers instead of a value."""
+    """A call's value, or the name of its error."""
     try:
         return call(*arguments)
     except nvml.NVMLError as error:
@@ -18,7 +18,7 @@ def code(call, *arguments):
 
 
 def number(value):
-    """The bindings give some numbers as they came from C."""
+    """The bindings return some numbers as ctypes objects."""
     return getattr(value, "value", value)
 
 
@@ -60,7 +60,7 @@ def main():
             sample = nvml.nvmlGpmSampleAlloc()
             print("counters", one, code(nvml.nvmlGpmMigSampleGet, gpu, one, sample))
             nvml.nvmlGpmSampleFree(sample)
-    # What administrators see of a divided GPU.
+    # What administrators see of a MIG GPU.
     handles = (nvml.c_nvmlGpuInstance_t * 8)()
     print("list", code(nvml.nvmlDeviceGetGpuInstances, gpu, 0, handles, byref(c_uint())))
     for one in range(8):

@@ -1,4 +1,4 @@
-"""A Jupyter client that is driven line by line: a JSON object in, a JSON object out.
+"""A Jupyter client, driven line by line: a JSON object in, a JSON object out.
 
 start (kernel), run (code, until: answer when this text has been printed), rest (of the cell that runs), interrupt,
 debug (code, line: stop there, then go on), kill, restart, shutdown.
@@ -24,7 +24,7 @@ def connect():
 
 
 def collect(until=None, timeout=60):
-    """What the cell prints and how it ends, as far as it has come."""
+    """The cell's output so far, and how it ended if it has."""
     printed, ended, error, words = "", False, None, None
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline and not ended and not (until and until in printed):
@@ -45,7 +45,7 @@ def collect(until=None, timeout=60):
 
 
 def debug(code, line):
-    """Runs a cell in the debugger, as JupyterLab does: where it stops, and what it prints when it is let go on."""
+    """Runs a cell in the debugger, as JupyterLab does; returns where it stops and what it prints after that."""
     global cell
 
     def ask(command, **arguments):
@@ -102,7 +102,7 @@ def act(step):
     if what == "kill":
         os.kill(manager.provisioner.pid, signal.SIGKILL)
     elif what == "restart":
-        # Both would have one name for the kernel's sockets, and the answers would go to whichever came last.
+        # Two clients would use the same socket names, and the later one would get the answers.
         client.stop_channels()
         manager.restart_kernel(now=True)
         connect()

@@ -1,6 +1,6 @@
-"""Numba as people use it: arrays to the GPU and back, kernels, and memory until there is no more.
+"""Numba as people use it: arrays to the GPU and back, kernels, and memory until none is left.
 
-Prints one fact a line; after `ready` it takes a step for each line that it reads. It knows nothing of gshare.
+Prints one fact per line; after `ready` it allocates memory for each line that it reads. It knows nothing of gshare.
 """
 
 import sys
@@ -65,7 +65,7 @@ def main():
             held.append(cuda.device_array(STEP, dtype=np.uint8))
             print("held", len(held), flush=True)
         except Exception as error:
-            # Numba frees what waits for it and tries again before it gives up.
+            # Numba frees pending deallocations and retries before it gives up.
             print("refused", type(error).__name__, error, flush=True)
             sys.stdin.readline()
             break

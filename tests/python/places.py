@@ -1,4 +1,4 @@
-"""A program whose claim has no GPU yet: what it and its children find in their environments, before and after."""
+"""What a program whose claim has no GPU yet, and its children, find in their environments, before and after."""
 import ctypes, os, subprocess, sys
 
 client = sys.argv[1]
@@ -14,7 +14,7 @@ def lacks(entries):
 
 
 def child(env=None):
-    """The answers of a client of the driver that is started now."""
+    """The answers of a CUDA client that starts now."""
     asked = subprocess.run([client], input=b"sms\nmps\ncount\n", stdout=subprocess.PIPE, env=env)
     return " ".join(asked.stdout.decode().split()[1::2])
 

@@ -1,5 +1,5 @@
-"""Computes with Numba, cuda.bindings and cuda.core and prints a digest of each result: what it prints must
-be the same before the bare driver and in a claim."""
+"""Computes with Numba, cuda.bindings and cuda.core and prints a digest of each result. The output must be
+the same with the bare driver and in a claim."""
 
 import hashlib
 

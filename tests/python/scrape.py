@@ -1,9 +1,9 @@
-"""Scrapes a gshare exporter and reads the page with the parser of prometheus_client, which nobody here wrote.
+"""Scrapes a gshare exporter and reads the page with the parser of prometheus_client, which is independent of gshare.
 
 usage: scrape.py ADDRESS        host:port, or the path of a Unix socket
 
-Prints one JSON object: the families with their type and samples. Fails if the parser does, or if a family is told
-twice.
+Prints one JSON object: the families with their type and samples. Fails if the parser does, or if a family
+appears twice.
 """
 
 import http.client

@@ -1,8 +1,8 @@
 """A Jupyter server without a browser, driven line by line: a JSON object in, a JSON object out.
 
-start (dir, options, env), open (path, kernel), tab (kernel: a browser's socket, which stays open), run (kernel, code), begin
-(kernel, code: not waited for), hear (kernel, words: what comes under its last cell), list, state (kernel), rename (session,
-to), interrupt, restart, close (session), stop. It knows nothing of gshare.
+start (dir, options, env), open (path, kernel), tab (kernel: a browser's socket, which stays open), run (kernel, code),
+begin (kernel, code; does not wait), hear (kernel, words: waits for these in its output), list, state (kernel), rename
+(session, to), interrupt, restart, close (session), stop. It knows nothing of gshare.
 """
 
 import http.client
@@ -84,7 +84,7 @@ def start(step):
     name = f"jpserver-{server.pid}.json"
     about = wait("the server", lambda: (runtime / name).exists() and whole(runtime / name))
     token = about["token"] or environ.get("JUPYTERHUB_API_TOKEN", "")
-    # It writes its file a moment before it listens.
+    # The server writes its file a moment before it listens.
     wait("its first answer", answers)
     return about
 

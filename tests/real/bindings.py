@@ -1,4 +1,4 @@
-"""NVIDIA's Python bindings of driver and runtime: prints what they are told."""
+"""Prints the answers of NVIDIA's Python bindings of driver and runtime."""
 
 from cuda.bindings import driver, runtime
 

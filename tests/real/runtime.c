@@ -1,4 +1,4 @@
-/* A program of the CUDA runtime, which finds the driver by itself. Prints what it is told. */
+/* Prints the answers of the CUDA runtime, which finds the driver by itself. */
 #include <stdio.h>
 
 int cudaDriverGetVersion(int *);

@@ -1,4 +1,4 @@
-"""CuPy, which carries the CUDA runtime inside: prints what it is told."""
+"""Prints the answers of CuPy, which contains the CUDA runtime."""
 
 import cupy
 

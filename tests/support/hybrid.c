@@ -1,4 +1,4 @@
-/* slurmd refuses cgroup/v2 on a machine that has groups of version 1 as well. This hides those from it. */
+/* slurmd refuses cgroup/v2 on a machine that also has cgroups of version 1. This library hides those from slurmd. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdarg.h>

@@ -1,4 +1,4 @@
-// Looks at the page in each frame as it is drawn: what ends beyond its width, and text with too little contrast (WCAG 2).
+// Checks the page drawn in each frame: nothing ends beyond its width, and text has enough contrast (WCAG 2).
 const said = [];
 const parts = colour => colour.match(/[\d.]+/g).map(Number);
 const linear = v => v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;

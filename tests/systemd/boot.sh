@@ -1,5 +1,5 @@
 #!/bin/bash
-# Becomes systemd on an overlay over a directory with Debian in it, as pid 1 of namespaces of its own.
+# Becomes systemd, PID 1 of its own namespaces, on an overlay over a directory with Debian.
 # usage, in new mount, pid, uts, ipc and cgroup namespaces: boot.sh ROOT WORK unified|hybrid
 set -eu
 root=$1 work=$2 cgroups=$3
