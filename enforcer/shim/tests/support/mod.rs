@@ -226,7 +226,7 @@ impl Desk {
     pub(crate) fn script(&self, text: &str) -> Client {
         let mut python = Command::new("python3");
         python.args(["-c", text]);
-        Client::of(python, &self.directory.path().join("shim"))
+        Client::of(python, &self.directory.path().join("shim"), |_| {})
     }
 
     /// Bytes in use now, and the highest so far, on one of the fake GPUs: the driver's own figures.
@@ -315,19 +315,18 @@ impl Client {
         command
             .args(["--exact", "client", "--nocapture"])
             .env("SHIM_TEST_CLIENT", "1");
-        prepare(&mut command);
-        Self::of(command, libraries)
+        Self::of(command, libraries, prepare)
     }
 
-    fn of(mut command: Command, libraries: &Path) -> Self {
-        let mut child = command
+    fn of(mut command: Command, libraries: &Path, prepare: impl FnOnce(&mut Command)) -> Self {
+        command
             .env("LD_LIBRARY_PATH", libraries)
             .env_remove("GSHARE_CLAIM_ID")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
+            .stderr(Stdio::piped());
+        prepare(&mut command);
+        let mut child = command.spawn().unwrap();
         let input = child.stdin.take();
         let output = BufReader::new(child.stdout.take().unwrap());
         Self {
