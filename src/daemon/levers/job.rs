@@ -24,6 +24,8 @@ const ASK: Duration = Duration::from_secs(5);
 const AGAIN: Duration = Duration::from_millis(200);
 /// Time between two looks at the marks.
 const LOOK: Duration = Duration::from_millis(1);
+/// How long the kernel may take to end a process that is killed in the middle of a step.
+const ENDING: Duration = Duration::from_millis(500);
 /// Slowest expected transfer rate, in bytes per second.
 const SLOWEST: u64 = 500_000_000;
 /// Processes that appear while others are being locked are locked too, for this many rounds.
@@ -146,6 +148,18 @@ fn room_below(dir: &Path) -> u64 {
 
 fn is_gone(pid: i32) -> bool {
     gshare_enforcer::proc::stat(pid).is_none_or(|s| matches!(s.state, 'Z' | 'X'))
+}
+
+/// Whether a process is gone, or about to be: the driver may report its death before the kernel has ended it.
+fn ends(pid: i32) -> bool {
+    let until = Instant::now() + ENDING;
+    while !is_gone(pid) {
+        if Instant::now() >= until {
+            return false;
+        }
+        std::thread::sleep(LOOK);
+    }
+    true
 }
 
 fn fail_of(error: &CheckpointError) -> Fail {
@@ -295,7 +309,7 @@ impl Job {
             let Err(error) = self.engine.step(pid, step, patience) else {
                 return Ok(());
             };
-            if is_gone(pid) {
+            if ends(pid) {
                 return Ok(());
             }
             tries += 1;
@@ -566,7 +580,25 @@ impl Job {
 
 #[cfg(test)]
 mod tests {
-    use super::room_below;
+    use std::process::Command;
+    use std::time::Duration;
+
+    use super::{ends, is_gone, room_below};
+
+    #[test]
+    fn a_process_that_is_killed_is_gone_though_the_kernel_takes_its_time() {
+        let mut child = Command::new("sleep").arg("60").spawn().expect("it starts");
+        let pid = child.id().cast_signed();
+        assert!(!ends(pid), "it lives");
+        let killed = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(100));
+            child.kill().expect("killed");
+            child
+        });
+        assert!(!is_gone(pid));
+        assert!(ends(pid));
+        killed.join().expect("ended").wait().expect("reaped");
+    }
 
     #[test]
     fn host_ram_short_in_a_control_group_above_counts() {
