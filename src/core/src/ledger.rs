@@ -41,7 +41,7 @@ pub enum Sharing {
     },
 }
 
-/// Who decides about claims on a GPU.
+/// The scheduler that decides about claims on a GPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Admission {
@@ -170,7 +170,7 @@ pub struct Ledger {
     reserved: BTreeMap<ClaimId, Vec<Slice>>,
     /// UUIDs of GPUs that take no new claims.
     drained: BTreeSet<String>,
-    /// Who decides about a GPU, by UUID; absent for gshare's queue.
+    /// The scheduler that decides about a GPU, by UUID; absent for gshare's queue.
     admission: BTreeMap<String, Admission>,
     /// Memory of processes outside claims that are counted as claims of their own. [`GpuFacts::unclaimed`] includes it.
     uncapped: Vec<(ClaimId, usize, Bytes)>,
@@ -235,7 +235,7 @@ impl Ledger {
         };
     }
 
-    /// Who decides about claims on a GPU.
+    /// The scheduler that decides about claims on a GPU.
     #[must_use]
     pub fn admission(&self, gpu: usize) -> Admission {
         if self.admission.is_empty() {

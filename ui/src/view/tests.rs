@@ -65,6 +65,10 @@ fn eight_on_one() -> gshare_proto::Snapshot {
     if let Some(now) = &mut base.claimable_now {
         (now.models[0].largest, now.models[0].whole) = (0.0, 0);
     }
+    base.queue[0].reason = "needs 23.5 GiB on one GPU; c30 ends 16:05".to_owned();
+    base.notices[0].claim = Some("c31".to_owned());
+    base.notices[0].text = "refused 1.2 GiB at its limit of 2.3 GiB".to_owned();
+    base.advice.clear();
     base
 }
 

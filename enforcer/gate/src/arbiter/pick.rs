@@ -88,7 +88,7 @@ impl Arbiter {
             .unwrap_or((mine, holder, share));
         let cycle = CYCLE_NS * (order.len() as u64).max(2);
         let by_share = (share * cycle as f64) as u64;
-        // Nobody else would be picked until the next claim is as far behind.
+        // The pick stays the same until the next claim is as far behind.
         let until_next = order
             .get(1)
             .map_or(0.0, |(next, ..)| (next - mine) * share)

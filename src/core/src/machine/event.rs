@@ -97,7 +97,7 @@ pub enum Event {
     Admission {
         /// UUID of the GPU.
         uuid: String,
-        /// Who decides.
+        /// The scheduler that decides.
         by: Admission,
     },
     /// Another scheduler has given these GPUs to a claim, or a program already runs on a GPU that admits every claim.

@@ -156,7 +156,7 @@ fn used_and_unused_are_what_is_claimed() {
 
 /// A GPU's figures are the sums of its claims and programs, in each state that is kept as a picture.
 #[test]
-fn in_every_picture_the_sums_agree() {
+fn in_every_picture_the_sums_agree_and_claims_that_are_named_are_there() {
     let others = [
         ("workstation", canned::workstation()),
         ("demo", canned::demo()),
@@ -195,6 +195,27 @@ fn in_every_picture_the_sums_agree() {
         }
         let places = snapshot.queue.iter().map(|q| q.position);
         assert!(places.eq(1..=snapshot.queue.len() as u32), "{state}");
+        let reasons = snapshot.queue.iter().map(|q| &q.reason);
+        let notices = snapshot.notices.iter();
+        let texts = notices.flat_map(|n| n.claim.iter().chain([&n.text]));
+        let texts = texts.chain(snapshot.advice.iter().map(|a| &a.text));
+        for word in texts
+            .chain(reasons)
+            .flat_map(|t| t.split(|c: char| !c.is_alphanumeric()))
+        {
+            let number = word
+                .strip_prefix('c')
+                .is_some_and(|n| n.parse::<u32>().is_ok());
+            let mut there = snapshot
+                .claims
+                .iter()
+                .map(|c| &c.id)
+                .chain(snapshot.queue.iter().map(|q| &q.id));
+            assert!(
+                !number || there.any(|id| id == word),
+                "{state}: there is no {word}"
+            );
+        }
         for room in snapshot.claimable_now.iter().flat_map(|now| &now.models) {
             let gpus = snapshot.gpus.iter().filter(|g| g.model == room.model);
             let most = gpus.map(|g| g.claimable).fold(0.0, f64::max);

@@ -221,7 +221,7 @@ impl State {
         }
     }
 
-    /// Who shares a slice: all clients of an MPS server, else each context alone.
+    /// The contexts that share a slice: all clients of an MPS server, else each alone.
     fn slice_group(&self, k: &Kernel) -> u64 {
         let row = self
             .uses()
