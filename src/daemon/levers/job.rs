@@ -309,7 +309,8 @@ impl Job {
             let Err(error) = self.engine.step(pid, step, patience) else {
                 return Ok(());
             };
-            if ends(pid) {
+            // A step without an answer may still complete, so its state counts now.
+            if is_gone(pid) || !error.is_unanswered() && ends(pid) {
                 return Ok(());
             }
             tries += 1;
