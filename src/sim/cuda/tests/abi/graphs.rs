@@ -119,7 +119,7 @@ fn branches_of_a_graph_run_side_by_side() {
         let s = stream(1);
         let (a, b) = (stream(1), stream(1));
         let (fork, join) = (event(), event());
-        // Relaxed, since other tests use the driver meanwhile. One kernel, then branches of one and two kernels of 5 ms.
+        // Relaxed, since other tests use the driver meanwhile. One kernel, then branches of one and two of 5 ms each.
         ok!(cuStreamBeginCapture_v2(a, 2u32));
         assert_eq!(launch(f, 1, 32, a, &mut []), 0);
         ok!(cuEventRecord(fork, a));
