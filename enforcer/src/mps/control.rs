@@ -2,7 +2,6 @@
 
 use std::fs::{DirBuilder, File, Permissions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::os::fd::AsFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
@@ -12,7 +11,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use nix::unistd::{Uid, geteuid};
 
@@ -119,15 +117,7 @@ fn kill(daemon: i32, held: &PidFd) -> bool {
     for process in all() {
         let _ = process.signal(libc::SIGKILL);
     }
-    all().all(|process| ends(process, end))
-}
-
-/// Waits until a process has ended, or until this time; true if it has ended.
-fn ends(process: &PidFd, until: Instant) -> bool {
-    let left = until.saturating_duration_since(Instant::now());
-    let most = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
-    let _ = poll(&mut [PollFd::new(process.as_fd(), PollFlags::POLLIN)], most);
-    process.has_exited()
+    all().all(|process| process.ends(end))
 }
 
 /// A program's output on a pipe.
@@ -374,12 +364,8 @@ impl Control {
             let _ = stdin.write_all(format!("{command}\n").as_bytes());
         }
         let pidfd = PidFd::open(child.id().cast_signed()).ok().flatten();
-        if let Some(pidfd) = &pidfd {
-            let mut fds = [PollFd::new(pidfd.as_fd(), PollFlags::POLLIN)];
-            let most = PollTimeout::try_from(ANSWER).unwrap_or(PollTimeout::MAX);
-            if poll(&mut fds, most) == Ok(0) {
-                let _ = child.kill();
-            }
+        if pidfd.is_some_and(|pidfd| !pidfd.ends(Instant::now() + ANSWER)) {
+            let _ = child.kill();
         }
         let reply = all_of(child.stdout.take());
         let trouble = all_of(child.stderr.take());
@@ -485,7 +471,7 @@ impl Control {
             _ => Instant::now(),
         };
         for (pid, daemon) in held {
-            if !ends(&daemon, end) && !kill(pid, &daemon) {
+            if !daemon.ends(end) && !kill(pid, &daemon) {
                 let pipe = self.pipe.clone();
                 return Err(MpsError::Runs { pipe, pid });
             }

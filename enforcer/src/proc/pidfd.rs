@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
+use std::time::Instant;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
@@ -64,6 +65,19 @@ impl PidFd {
     pub fn has_exited(&self) -> bool {
         let mut fds = [PollFd::new(self.0.as_fd(), PollFlags::POLLIN)];
         matches!(poll(&mut fds, PollTimeout::ZERO), Ok(1..))
+    }
+
+    /// Waits until the process has ended, or until this time; true if it has ended.
+    #[must_use]
+    pub fn ends(&self, until: Instant) -> bool {
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            let most = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
+            let _ = poll(&mut [PollFd::new(self.0.as_fd(), PollFlags::POLLIN)], most);
+            if self.has_exited() || left.is_zero() {
+                return self.has_exited();
+            }
+        }
     }
 
     /// Exit code or signal of a process that [has exited](Self::has_exited). Read from `/proc/<pid>/stat` while it is a

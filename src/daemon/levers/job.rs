@@ -12,6 +12,7 @@ use gshare_abi::host::GateWatch;
 use gshare_core::machine::lever::Failure;
 use gshare_core::{Bytes, ClaimId};
 use gshare_enforcer::checkpoint::{CheckpointError, Engine, ProcessState, Step};
+use gshare_enforcer::proc::PidFd;
 
 use crate::daemon::die;
 use crate::daemon::msg::{Outcome, Unable};
@@ -152,14 +153,10 @@ fn is_gone(pid: i32) -> bool {
 
 /// Whether a process is gone, or about to be: the driver may report its death before the kernel has ended it.
 fn ends(pid: i32) -> bool {
-    let until = Instant::now() + ENDING;
-    while !is_gone(pid) {
-        if Instant::now() >= until {
-            return false;
-        }
-        std::thread::sleep(LOOK);
+    match PidFd::open(pid) {
+        Ok(Some(process)) => process.ends(Instant::now() + ENDING),
+        _ => is_gone(pid),
     }
-    true
 }
 
 fn fail_of(error: &CheckpointError) -> Fail {
