@@ -680,12 +680,13 @@ impl<'a> Player<'a> {
         let Some((id, _)) = first.filter(|(_, request)| whole(request)) else {
             return;
         };
+        if self.runs[index_of(id)].whole.is_some() {
+            return;
+        }
         let held = self.machine.ledger().held().map(|(id, _)| id);
         let by = self.machine.last_end(self.now);
-        let run = &mut self.runs[index_of(id)];
-        if run.whole.is_none() {
-            run.whole = by.map(|by| (by + Duration::from_secs(3600), held.collect()));
-        }
+        self.runs[index_of(id)].whole =
+            by.map(|by| (by + Duration::from_secs(3600), held.collect()));
     }
 
     /// Delay of a claim that starts now, after its deadline or the last holder's end, whichever is later.
