@@ -19,6 +19,7 @@ use super::claim::unexpected;
 use super::env::quoted;
 use super::failure::{self, Failure};
 use super::{connect, out};
+use inside::Inside;
 pub(crate) use inside::hook;
 
 /// Which program starts the container.
@@ -134,7 +135,7 @@ fn composed(
         Failure::new(failure::CANNOT_RUN, text)
             .with_hint("see what it says: docker compose config --format json. It needs Compose 2")
     })?;
-    inside::into_services(&mut project, &place.flags, &place.cgroup_parent);
+    Inside::of(&place.flags).add_to_services(&mut project, &place.cgroup_parent);
     let mut file = File::from(gshare_abi::memfd("gshare-compose")?);
     file.write_all(project.to_string().as_bytes())?;
     std::io::Seek::rewind(&mut file)?;
@@ -235,7 +236,7 @@ fn flags(start: Start, place: &ContainerPlace) -> (Vec<String>, Vec<String>) {
         // Without the right to make cgroups the container stays in podman's own cgroup: in the claim.
         (Kind::Podman | Kind::PodmanCompose, false) => vec![unlimited],
         (Kind::Docker | Kind::Compose, _) => vec![parent],
-        (Kind::Apptainer, _) => inside::for_apptainer(&place.flags, start.contained),
+        (Kind::Apptainer, _) => Inside::of(&place.flags).for_apptainer(start.contained),
         (Kind::Again, _) => Vec::new(),
     };
     if start.kind == Kind::Docker || own == ["--pids-limit=-1"] {

@@ -14,6 +14,7 @@ use gshare_artifacts::Mode as Library;
 use gshare_config::Config;
 use gshare_core::{ClaimId, Held};
 use gshare_enforcer::cgroup::{CgroupError, ClaimCgroup, ClaimPlace};
+use gshare_enforcer::proc;
 use gshare_proto::{ContainerPlace, ErrorCode, Reply, WireError, messages};
 
 use super::command::{ClaimCommand, Command, LimitCommand};
@@ -181,14 +182,14 @@ fn place(
 
 /// Writes the directory for `podman start --hooks-dir`, with the hook that adds the claim to a container.
 fn write_hook(dir: &Path, cgroup_parent: &str, flags: &[String]) -> anyhow::Result<()> {
-    let own = std::env::current_exe()?.display().to_string();
     // After an upgrade the new program has the same path.
-    let own = own.trim_end_matches(" (deleted)");
+    let own =
+        proc::exe(std::process::id().cast_signed()).context("the path of gshare is not known")?;
     let words = ["gshare", HOOK_ARGUMENT, cgroup_parent].into_iter();
     let args: Vec<&str> = words.chain(flags.iter().map(String::as_str)).collect();
     let hook = serde_json::json!({
         "version": "1.0.0",
-        "hook": { "path": own, "args": args },
+        "hook": { "path": own.display().to_string(), "args": args },
         "when": { "always": true },
         "stages": ["precreate"],
     });

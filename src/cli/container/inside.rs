@@ -18,13 +18,13 @@ struct Bind<'a> {
 
 /// The claim's flags (`--device`, `--mount`, `--env`), parsed.
 #[derive(Debug, Default)]
-struct Inside<'a> {
+pub(super) struct Inside<'a> {
     binds: Vec<Bind<'a>>,
     env: Vec<&'a str>,
 }
 
 impl<'a> Inside<'a> {
-    fn of(flags: &'a [String]) -> Self {
+    pub(super) fn of(flags: &'a [String]) -> Self {
         let mut all = Self::default();
         for (name, value) in flags.iter().filter_map(|flag| flag.split_once('=')) {
             let part = |key: &str| {
@@ -53,7 +53,9 @@ impl<'a> Inside<'a> {
         all
     }
 
-    fn for_apptainer(&self, contained: bool) -> Vec<String> {
+    /// Flags of `apptainer exec`. In a value, a comma separates variables. apptainer shows all of `/dev` unless it is
+    /// `contained`.
+    pub(super) fn for_apptainer(&self, contained: bool) -> Vec<String> {
         let bind = |b: &Bind<'_>| {
             let access = if b.writable { "rw" } else { "ro" };
             format!("--bind={}:{}:{access}", b.from, b.to)
@@ -64,7 +66,9 @@ impl<'a> Inside<'a> {
         binds.map(bind).chain(env).collect()
     }
 
-    fn add_to_services(&self, project: &mut Value, parent: &str) {
+    /// Adds the claim to every service of a project (the output of `docker compose config`), in place of the GPUs that
+    /// it requests.
+    pub(super) fn add_to_services(&self, project: &mut Value, parent: &str) {
         let services = project["services"].as_object_mut();
         for service in services.into_iter().flat_map(serde_json::Map::values_mut) {
             service["cgroup_parent"] = parent.into();
@@ -127,18 +131,6 @@ impl<'a> Inside<'a> {
             spec["linux"]["cgroupsPath"] = format!("{parent}/{name}").into();
         }
     }
-}
-
-/// Flags of `apptainer exec`. In a value, a comma separates variables. apptainer shows all of `/dev` unless it is
-/// `contained`.
-pub(super) fn for_apptainer(flags: &[String], contained: bool) -> Vec<String> {
-    Inside::of(flags).for_apptainer(contained)
-}
-
-/// Adds the claim to every service of a project (the output of `docker compose config`), in place of the GPUs that it
-/// requests.
-pub(super) fn into_services(project: &mut Value, flags: &[String], parent: &str) {
-    Inside::of(flags).add_to_services(project, parent);
 }
 
 fn push(list: &mut Value, entry: Value) {
