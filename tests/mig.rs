@@ -84,6 +84,24 @@ fn a_quarter_gets_the_smallest_instance_that_is_large_enough() {
         let claim = claim_of(&snapshot, quarter.pid())?;
         (claim.gpus[0].mem_used? >= 10 << 30 && snapshot.unclaimed.is_empty()).then_some(())
     });
+    // A program that has most of the instance is adopted as the quarter that the instance is.
+    let (gpu, pid) = (snapshot.gpus[4].uuid.clone(), quarter.pid());
+    assert_eq!(quarter.finish(), Some(0));
+    let mut program =
+        station.client_environment(std::process::Command::new(support::example("raw_client")));
+    program.env("CUDA_VISIBLE_DEVICES", gpu);
+    let mut program = Raw::start(program);
+    assert_eq!(program.ask(&format!("alloc {}", 10 * GIB)), "ok 0");
+    until("it is counted", SOON, || {
+        let snapshot = station.snapshot().ok()?;
+        let ended = claim_of(&snapshot, pid).is_none();
+        let part = &claim_of(&snapshot, program.pid())?.gpus[0];
+        (ended && part.mem_used? >= 10 * GIB).then_some(())
+    });
+    let adopted = program.pid().to_string();
+    ok(&station, &["adopt", &adopted, "-g", "0.25"]);
+    let part = &claim(&station, program.pid()).gpus[0];
+    assert_eq!((part.gpu, part.sm_request), (4, 1.0));
 }
 
 #[test]

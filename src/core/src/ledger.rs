@@ -418,16 +418,16 @@ impl Ledger {
     }
 
     /// Bytes that `request` needs on a GPU with `of` bytes to divide.
-    #[must_use]
-    pub fn mem_wanted(request: &Request, of: Bytes) -> Bytes {
+    pub(crate) fn mem_wanted(request: &Request, of: Bytes) -> Bytes {
         request
             .mem
             .unwrap_or_else(|| of.times(request.share).round_down(GRANULARITY))
     }
 
     /// Bytes that `request` needs on this GPU. On an instance, a part means a part of the *whole* GPU: an instance of
-    /// nominally enough memory gives all of its memory.
-    pub(crate) fn mem_needed(facts: &GpuFacts, request: &Request, of: Bytes) -> Option<Bytes> {
+    /// nominally enough memory gives all of its memory, and a smaller one (`None`) cannot serve it.
+    #[must_use]
+    pub fn mem_needed(facts: &GpuFacts, request: &Request, of: Bytes) -> Option<Bytes> {
         let Sharing::Instance { mem, sm } = facts.sharing else {
             return Some(Self::mem_wanted(request, of));
         };

@@ -383,8 +383,10 @@ pub fn waits(
             fit,
         };
     }
-    let usable =
-        |g: &&usize| ledger.gpus()[**g].healthy && ledger.gpus()[**g].allocatable().is_some();
+    let usable = |g: &&usize| {
+        let facts = &ledger.gpus()[**g];
+        facts.healthy && facts.allocatable().is_some() && ledger.could_ever_fit(request, **g)
+    };
     let Some(&gpu) = candidates
         .iter()
         .filter(usable)
@@ -396,9 +398,8 @@ pub fn waits(
         .iter()
         .filter(usable)
         .copied()
-        .find(|&g| ledger.held_as(request, g).is_none() && ledger.could_ever_fit(request, g));
-    let open =
-        |g: &usize| ledger.held_as(request, *g).is_some() && ledger.could_ever_fit(request, *g);
+        .find(|&g| ledger.held_as(request, g).is_none());
+    let open = |g: &usize| ledger.held_as(request, *g).is_some();
     if let (Some(gpu), false) = (by_mode, candidates.iter().filter(usable).any(open)) {
         return Reason::Mode {
             gpu,
@@ -415,8 +416,11 @@ pub fn waits(
         .filter(|s| *s > Share::ZERO);
     // A smaller share helps only if it is below the requested one.
     let would_start = free_share.filter(|s| request.mem.is_some() || *s < request.share);
-    let wanted_on =
-        |g: usize| Ledger::mem_wanted(request, ledger.gpus()[g].allocatable().unwrap_or_default());
+    let wanted_on = |g: usize| {
+        let facts = &ledger.gpus()[g];
+        let of = facts.allocatable().unwrap_or_default();
+        Ledger::mem_needed(facts, request, of).unwrap_or_default()
+    };
     let enough_memory = candidates
         .iter()
         .copied()

@@ -250,10 +250,13 @@ fn has_room_for_it(
     held: &Held,
 ) -> Result<(), WireError> {
     for (gpu, bytes) in held {
-        let facts = world.machine.ledger().gpus().get(*gpu);
-        let of = facts.and_then(GpuFacts::allocatable).unwrap_or_default();
         let has = Bytes(bytes.unwrap_or(0));
-        if Ledger::mem_wanted(request, of.saturating_add(has)) < has {
+        let needed = |facts: &GpuFacts| {
+            let of = facts.allocatable().unwrap_or_default();
+            Ledger::mem_needed(facts, request, of.saturating_add(has))
+        };
+        let facts = world.machine.ledger().gpus().get(*gpu);
+        if facts.and_then(needed).is_some_and(|bytes| bytes < has) {
             return Err(WireError::new(
                 ErrorCode::Usage,
                 format!("process {pid} has {has} on GPU {gpu}, more than is claimed for it"),

@@ -34,14 +34,19 @@ impl Adopting {
 
     /// Whether it asks for more than it holds on any GPU.
     fn grows(&self, ledger: &Ledger) -> bool {
-        let wanted = |gpu: usize| {
-            let of = ledger.gpus().get(gpu).and_then(GpuFacts::allocatable);
-            Ledger::mem_wanted(&self.request, of.unwrap_or_default())
+        let needed = |gpu: usize| {
+            let facts = ledger.gpus().get(gpu)?;
+            Ledger::mem_needed(
+                facts,
+                &self.request,
+                facts.allocatable().unwrap_or_default(),
+            )
         };
-        self.held.is_empty()
-            || self.held.iter().any(|(gpu, bytes)| {
-                wanted(*gpu) > bytes.saturating_add(Bytes(crate::ledger::GRANULARITY))
-            })
+        let grows = |(gpu, bytes): &(usize, Bytes)| {
+            let most = bytes.saturating_add(Bytes(crate::ledger::GRANULARITY));
+            needed(*gpu).is_none_or(|needed| needed > most)
+        };
+        self.held.is_empty() || self.held.iter().any(grows)
     }
 
     /// Its place where it runs, whatever is promised to others there; none if it asks for more than it holds.

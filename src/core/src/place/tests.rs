@@ -208,3 +208,18 @@ fn a_claim_that_fits_is_not_told_that_too_few_gpus_do() {
     let ahead = ClaimId(7);
     assert_eq!(told(Some(ahead)), Reason::Behind { ahead });
 }
+
+#[test]
+fn room_in_an_instance_that_is_too_small_is_no_room() {
+    let eighth = Share::from_milli(125);
+    let instance = Sharing::Instance {
+        mem: eighth,
+        sm: eighth,
+    };
+    let mut ledger = ledger(&[instance, Sharing::Timeslice]);
+    let whole = ask(1000, Class::Batch, 1);
+    assert_eq!(place(&mut ledger, 1, &whole), Some((1, Held::Timeslice)));
+    let told = crate::reason::waits(&ledger, &ask(250, Class::Batch, 1), &[], None);
+    let full = matches!(told, Reason::Memory { gpu: 1, wanted, .. } if wanted == Bytes::gib(20));
+    assert!(full, "{told:?}");
+}
