@@ -706,8 +706,8 @@ fn who_waits_is_told_when_an_idle_claim_makes_room_once_that_is_known() {
             "[idle]\nwarn = \"never\"\ndetach = \"4s\"\n[class.interactive]\nmin-run = \"1h\"\n"
                 .to_owned();
     });
-    let mut holder = Raw::claim(&station, &["-q", "-g", "1", "--class", "interactive"]);
-    assert_eq!(holder.ask("launch 1"), "ok 1");
+    let mut idle = Raw::claim(&station, &["-q", "-g", "1", "--class", "interactive"]);
+    assert_eq!(idle.ask("launch 1"), "ok 1");
     let told = station.dir().join("told");
     let mut later = station.command();
     later
@@ -721,6 +721,54 @@ fn who_waits_is_told_when_an_idle_claim_makes_room_once_that_is_known() {
         lines.find(|l| l.contains("which is idle, is offloaded"))
     });
     assert!(line.contains("; expected start in 59m, when c1"), "{line}");
+
+    // A claim on loan makes room once its minimum run time is over; before, all say so.
+    let young = keys([0.1, 0.9], "countdown = \"2s\"\n").replace(
+        "batch = { min-run = \"0s\" }",
+        "batch = { min-run = \"20s\" }",
+    );
+    let station = station_of(1, &young);
+    let (loan, begun) = (
+        holder(&station, &["-q", "-g", "1", "--project", "p1"]),
+        Instant::now(),
+    );
+    let until_then = "(minimum run time of c1)";
+    let dry = until("the service knows what can be taken from it", SOON, || {
+        let dry = refused(&station, &words("claim -g 0.9 --project p2 --dry-run"));
+        (!dry.contains("nothing is known")).then_some(dry)
+    });
+    let protected =
+        "c1 (root) does not have to make room yet: its minimum run time (min-run) protects it for ";
+    assert!(dry.contains(protected) && dry.contains(until_then), "{dry}");
+    let told = station.dir().join("told");
+    let mut waits = station.command();
+    waits
+        .args(words("claim -g 0.9 --project p2 --"))
+        .arg(example("raw_client"))
+        .stderr(std::fs::File::create(&told).expect("made"));
+    let waits = Raw::spawn(&mut waits);
+    until("its own line says when it starts", SOON, || {
+        let text = std::fs::read_to_string(&told).ok()?;
+        let mut lines = text.lines();
+        lines
+            .find(|l| l.starts_with("c2 waits (1st): ") && l.ends_with(until_then))
+            .map(|_| ())
+    });
+    let why = ok(&station, &["why", "c2"]);
+    assert!(why.contains(protected) && why.contains(until_then), "{why}");
+    let queue = ok(&station, &["queue"]);
+    let row = queue
+        .lines()
+        .find(|l| l.contains("  c2  "))
+        .expect("listed");
+    assert!(row.contains("s  in ") && !row.contains('—'), "{queue}");
+    starts(&station, waits.pid());
+    let after = begun.elapsed();
+    assert!(after > Duration::from_secs(15), "{after:?}");
+    assert_eq!(
+        claim(&station, loan.0.pid()).place.word.as_deref(),
+        Some("suspended")
+    );
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Carries out decisions of the core: the commands for each, and what callers are told.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use gshare_core::machine::Action;
 use gshare_core::machine::lever::Lever;
@@ -12,11 +12,12 @@ use super::claims;
 use super::claims::Claims;
 use super::command::{ClaimCommand, Command, EndCommand, LeverCommand, LimitCommand};
 use super::connection::UNREAD_PLACES;
+use super::effects::Effects;
 use super::engine::LeverState;
 use super::features::Features;
 use super::reasons;
 use super::world::World;
-use super::{lease, reclaim, slurm};
+use super::{lazy, lease, reclaim, slurm};
 use crate::clock::unix_ms;
 
 /// Commands for a decision of the core.
@@ -149,34 +150,47 @@ pub(crate) fn tell_place(
     (id, position): (ClaimId, usize),
     reason: &Reason,
 ) -> Option<Command> {
-    let Some(asked) = world.claims.waiting.get(&id) else {
+    if !world.claims.waiting.contains_key(&id) {
         levers.waits(world, features, (id, position), reason);
         return None;
+    }
+    Some(Command::Claims(ClaimCommand::TellStart {
+        id,
+        position,
+        reason: reason.clone(),
+        start: reclaim::start_known(world, features, id, reason),
+    }))
+}
+
+/// Tells the callers of a waiting claim its place, and its start if that is known.
+pub(crate) fn tell_start(
+    with: &mut Effects,
+    features: &Features,
+    (id, position): (ClaimId, usize),
+    reason: &Reason,
+    start: Option<&str>,
+) {
+    let Some(asked) = with.claims.waiting.get_mut(&id) else {
+        return;
     };
-    if world.claims.contains_key(&id) {
-        let start = reclaim::start_known(world, features, id, reason);
-        let reason = reason.clone();
-        return Some(Command::Claims(ClaimCommand::TellStart {
-            id,
+    asked.told_no_start = start.is_none().then(Instant::now);
+    let out = asked.out.clone();
+    let position = u32::try_from(position).unwrap_or(u32::MAX);
+    if with.claims.contains_key(&id) {
+        let text = reclaim::waits_and_start(&with.world(), features, id, reason, start);
+        lazy::tell_wanting(&mut with.claims, id, position, text);
+    } else if out.unsent() <= UNREAD_PLACES {
+        let text = reasons::waits_text(&with.world(), features, id, reason);
+        out.reply(&Reply::Queued(Queued {
+            id: id.to_string(),
             position,
-            reason,
-            start,
+            reason: match start {
+                Some(start) => format!("{text}; {start}"),
+                None => text,
+            },
+            would_start: reason.would_start().map(|s| format!("-g {}", s.short())),
         }));
     }
-    if asked.out.unsent() > UNREAD_PLACES {
-        return None;
-    }
-    let text = reasons::waits_text(world, features, id, reason);
-    asked.out.reply(&Reply::Queued(Queued {
-        id: id.to_string(),
-        position: u32::try_from(position).unwrap_or(u32::MAX),
-        reason: match reclaim::plan_text(world, id) {
-            Some(plan) => format!("{text}; {plan}"),
-            None => text,
-        },
-        would_start: reason.would_start().map(|s| format!("-g {}", s.short())),
-    }));
-    None
 }
 
 /// Refuses a waiting claim.

@@ -102,6 +102,7 @@ pub(crate) fn order(
         since_ms: 0,
         request,
         told: false,
+        told_no_start: None,
     };
     let submit = Command::Claims(ClaimCommand::Submit(Box::new(asked), patience));
     Ok(Order {

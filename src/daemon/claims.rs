@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Deref, DerefMut};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use gshare_core::machine::{Event, Kept, Memory, Now};
 use gshare_core::{Bytes, Change, ClaimId, Request};
@@ -52,6 +52,8 @@ pub(crate) struct Asked {
     pub(crate) request: Request,
     /// The client knows the claim's number.
     pub(crate) told: bool,
+    /// Since when its callers know their place without an expected start.
+    pub(crate) told_no_start: Option<Instant>,
 }
 
 /// Resize requests without an answer yet.

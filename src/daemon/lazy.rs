@@ -6,11 +6,11 @@
 
 pub(crate) mod places;
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use gshare_abi::wire::{Answer, Register};
 use gshare_core::machine::{Event, Now};
-use gshare_core::{ClaimId, Reason, Slice};
+use gshare_core::{ClaimId, Slice};
 use gshare_proto::{ClaimSpec, ErrorCode, Reply, WireError, messages};
 
 use super::claims;
@@ -30,7 +30,7 @@ use super::{convert, ending, grant, members, policy, reclaim, stage};
 use crate::clock::unix_ms;
 use crate::daemon::command::{ClaimCommand, Command, LimitCommand};
 
-/// Shortest time between two lines about the queue from the library of a waiting program.
+/// Shortest time between two lines about the queue to a waiting program.
 const HEARD: Duration = Duration::from_secs(3);
 
 /// Maximum number of pending registrations per process.
@@ -261,6 +261,7 @@ fn asked_for(
         since_ms: unix_ms(),
         request,
         told: false,
+        told_no_start: None,
     };
     Ok(Some(Command::Claims(ClaimCommand::Ask(
         id,
@@ -269,28 +270,14 @@ fn asked_for(
     ))))
 }
 
-/// Answers the processes that wait for the GPU of a claim.
-pub(crate) fn place(
-    world: &World<'_>,
-    features: &Features,
-    (id, position): (ClaimId, usize),
-    reason: &Reason,
-    start: Option<&str>,
-) -> Answer {
-    Answer::Wait {
-        claim: id.0,
-        position: u32::try_from(position).unwrap_or(u32::MAX),
-        reason: reclaim::waits_and_start(world, features, id, reason, start),
-    }
-}
-
-/// Tells processes without a known start their start as soon as it is known.
+/// Tells the callers of waiting claims that know no start theirs, as soon as it is known.
 pub(crate) fn starts(world: &World<'_>, features: &Features, sizes: &Sizes) -> Vec<Command> {
-    let untold = |live: &Live| {
-        let heard = live.told_no_start.is_some_and(|at| at.elapsed() >= HEARD);
-        live.told_wait.is_some() && heard
-    };
-    let untold = world.claims.iter().filter(|(_, live)| untold(live));
+    let untold = |asked: &Asked| asked.told_no_start.is_some_and(|at| at.elapsed() >= HEARD);
+    let untold = world
+        .claims
+        .waiting
+        .iter()
+        .filter(|(_, asked)| untold(asked));
     let told = untold.filter_map(|(&id, _)| {
         let (position, reason) = world.machine.place(id)?;
         let known = reclaim::start_known(world, features, id, reason);
@@ -309,10 +296,15 @@ pub(crate) fn starts(world: &World<'_>, features: &Features, sizes: &Sizes) -> V
     told.collect()
 }
 
-/// Tells the processes that wait for the GPU of a claim; true if they know their start then.
-pub(crate) fn tell_wanting(claims: &mut Claims, id: ClaimId, answer: Answer, knows: bool) {
+/// Tells the processes that wait for the GPU of a claim their place.
+pub(crate) fn tell_wanting(claims: &mut Claims, id: ClaimId, position: u32, reason: String) {
     let Some(live) = claims.get_mut(&id) else {
         return;
+    };
+    let answer = Answer::Wait {
+        claim: id.0,
+        position,
+        reason,
     };
     for wanting in &live.wanting {
         if wanting.out.unsent() < UNREAD_PLACES {
@@ -320,7 +312,6 @@ pub(crate) fn tell_wanting(claims: &mut Claims, id: ClaimId, answer: Answer, kno
         }
     }
     live.told_wait = Some(answer);
-    live.told_no_start = (!knows).then(Instant::now);
 }
 
 impl Claims {

@@ -126,8 +126,6 @@ pub(crate) struct Live {
     pub(crate) wanting: Vec<Wanting>,
     /// What they were last told.
     pub(crate) told_wait: Option<Answer>,
-    /// When that was, if it had no start time.
-    pub(crate) told_no_start: Option<Instant>,
     /// Registered processes that live, with a handle on each.
     pub(crate) members: BTreeMap<ProcessKey, Arc<PidFd>>,
     /// Figures of its ended processes.
@@ -158,7 +156,6 @@ impl Live {
             ending: None,
             wanting: Vec::new(),
             told_wait: None,
-            told_no_start: None,
             members: BTreeMap::new(),
             past: Past::default(),
             last_launch_ns: None,

@@ -327,8 +327,11 @@ pub(crate) fn start_known(
             .machine
             .plan_of(id)
             .map(|p| p.due.saturating_sub(world.now.core));
-        let left = show_duration(whole(left.unwrap_or_default()));
-        return Some(format!("starts in about {left}: {plan}"));
+        let left = whole(left.unwrap_or_default());
+        return Some(match left.is_zero() {
+            true => plan,
+            false => format!("starts in about {}: {plan}", show_duration(left)),
+        });
     }
     let holders = reason.holders();
     let leases = holders.iter().filter_map(|h| {

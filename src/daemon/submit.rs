@@ -86,14 +86,12 @@ pub(crate) fn carry_out(
             reason,
             start,
         } => {
-            let start = start.as_deref();
-            let answer = lazy::place(&with.world(), features, (id, position), &reason, start);
-            lazy::tell_wanting(&mut with.claims, id, answer, start.is_some());
+            act::tell_start(with, features, (id, position), &reason, start.as_deref());
         }
         // The start is still unknown.
         ClaimCommand::NoStart(id) => {
-            if let Some(live) = with.claims.get_mut(&id) {
-                live.told_no_start = Some(std::time::Instant::now());
+            if let Some(asked) = with.claims.waiting.get_mut(&id) {
+                asked.told_no_start = Some(std::time::Instant::now());
             }
         }
         ClaimCommand::Refuse(id, error) => act::refuse(&mut with.claims, id, error),
@@ -222,6 +220,7 @@ fn submitted(
         since_ms,
         request,
         told: false,
+        told_no_start: None,
     };
     let ask = ClaimCommand::Ask(id, Box::new(asked), patience);
     Ok(vec![Command::Claims(ask)])

@@ -93,6 +93,7 @@ pub(crate) fn order(
             since_ms: unix_ms(),
             request,
             told: false,
+            told_no_start: None,
         },
         by: by.clone(),
     };

@@ -238,7 +238,7 @@ impl Ahead {
 
     fn go_on(&mut self, waits: &BTreeSet<ClaimId>) {
         let began = self.now;
-        self.note_plans();
+        self.note_plans(began);
         while self.left > 0 && waits.iter().any(|id| !self.starts.contains_key(id)) {
             let (part, least) = if self.ends.is_some() { ROUGH } else { COARSE };
             let passed = self.now - began;
@@ -248,7 +248,8 @@ impl Ahead {
             let ends = self.runs.values().map(|(since, left)| *since + *left);
             let next = [wake, done, ends.min()].into_iter().flatten().min();
             let Some(next) = next else { break };
-            self.now = next.max(self.now);
+            let before = self.now;
+            self.now = next.max(before);
             let mut events = Vec::new();
             let now = self.now;
             let is_done = |d: &Reverse<(Now, ClaimId, Doing)>| d.0.0 <= now;
@@ -266,7 +267,7 @@ impl Ahead {
                 events.push(Event::Gone { id });
             }
             events.push(Event::Tick);
-            self.send(events);
+            self.send(events, before);
         }
     }
 
@@ -345,8 +346,8 @@ impl Ahead {
         }
     }
 
-    /// All events of one moment, and one decision.
-    fn send(&mut self, events: Vec<Event>) {
+    /// All events of one moment, and one decision; the decision before that was at `before`.
+    fn send(&mut self, events: Vec<Event>, before: Now) {
         let mut todo = VecDeque::from(events);
         loop {
             while let Some(event) = todo.pop_front() {
@@ -361,7 +362,7 @@ impl Ahead {
             self.left = self.left.saturating_sub(1);
             todo.push_back(Event::Measured(self.measured()));
         }
-        self.note_plans();
+        self.note_plans(before);
     }
 
     fn measured(&self) -> Vec<(ClaimId, usize, Bytes)> {
@@ -374,10 +375,11 @@ impl Ahead {
             .collect()
     }
 
-    fn note_plans(&mut self) {
+    fn note_plans(&mut self, before: Now) {
         for plan in &self.machine.reclaim.plans {
             if let Some(id) = plan.waiter.filter(|id| !self.planned.contains_key(id)) {
-                self.planned.insert(id, (self.now, self.machine.until(id)));
+                self.planned
+                    .insert(id, (self.now, self.machine.until(id, before)));
             }
         }
     }
@@ -434,9 +436,8 @@ impl Ahead {
 }
 
 impl Machine {
-    /// What a claim with a plan has waited for.
-    fn until(&self, id: ClaimId) -> Until {
-        let now = self.past.at();
+    /// What a claim with a plan has waited for, if it had none `before`.
+    fn until(&self, id: ClaimId, before: Now) -> Until {
         let countdown = self.reclaim.rules.countdown;
         let waiting = self.queue.iter().find(|w| w.asks_for(id));
         if waiting.is_some_and(|w| w.due) {
@@ -446,11 +447,9 @@ impl Machine {
         let taken = steps.iter().filter(|s| s.lever != Lever::Move);
         let granted = taken.filter_map(|s| Some((self.claims.get(s.id)?, s.id)));
         let last = granted.map(|(g, id)| (self.min_run_ends(g), id)).max();
-        // True if the plan was made at the earliest moment that the minimum run time allowed: one countdown before its
-        // end.
-        let waited = |ends: Now| ends + Duration::from_secs(1) >= now + countdown;
         match last {
-            Some((ends, id)) if waited(ends) => Until::MinRun(id),
+            // A plan is possible from one countdown before the end of the minimum run time.
+            Some((ends, id)) if ends > before + countdown => Until::MinRun(id),
             _ => Until::Countdown,
         }
     }
@@ -518,7 +517,10 @@ mod tests {
         b.claim(2, 500, 2, Class::Batch, 4);
         let told = expected(&b.w, 2).expect("known");
         assert_eq!(told.until, Until::MinRun(ClaimId(1)));
-        b.pass(s(35));
+        b.pass(s(15));
+        let later = expected(&b.w, 2).expect("known");
+        assert_eq!(later.until, Until::MinRun(ClaimId(1)));
+        b.pass(s(20));
         let announced = expected(&b.w, 2).expect("known");
         assert_eq!(announced.until, Until::Countdown);
         while b.w.granted(2).is_none() && b.w.now < s(200) {
