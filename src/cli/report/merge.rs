@@ -85,8 +85,11 @@ pub(super) fn merged(reports: Vec<(String, ReportView)>) -> ReportView {
     all.projects = projects
         .map(|(project, usage)| ProjectReport { project, usage })
         .collect();
+    // Points of several machines, by step.
+    let (from, step) = (all.from_ms, all.step_ms.max(1));
     for user in &mut all.users {
-        user.series = in_steps(&user.series, all.from_ms, all.step_ms);
+        let begin = |at: u64| from + at.saturating_sub(from) / step * step;
+        user.series = added_up(&user.series, begin);
     }
     let most = |a: f64, b: f64| b.total_cmp(&a);
     all.users
@@ -98,13 +101,15 @@ pub(super) fn merged(reports: Vec<(String, ReportView)>) -> ReportView {
     all
 }
 
-/// Points of several machines, added up by step, for charts and pages.
-fn in_steps(points: &[HistoryPoint], from_ms: u64, step_ms: u64) -> Vec<HistoryPoint> {
-    let mut steps: BTreeMap<u64, HistoryPoint> = BTreeMap::new();
+/// The sums of points that count for the same moment, in order.
+pub(super) fn added_up<'a>(
+    points: impl IntoIterator<Item = &'a HistoryPoint>,
+    moment: impl Fn(u64) -> u64,
+) -> Vec<HistoryPoint> {
+    let mut sums: BTreeMap<u64, HistoryPoint> = BTreeMap::new();
     for point in points {
-        let step = point.at_ms.saturating_sub(from_ms) / step_ms.max(1);
-        let at_ms = from_ms + step * step_ms;
-        let sum = steps.entry(step).or_insert(HistoryPoint {
+        let at_ms = moment(point.at_ms);
+        let sum = sums.entry(at_ms).or_insert(HistoryPoint {
             at_ms,
             used: Some(0.0),
             ..HistoryPoint::default()
@@ -115,7 +120,7 @@ fn in_steps(points: &[HistoryPoint], from_ms: u64, step_ms: u64) -> Vec<HistoryP
         sum.estimate |= point.estimate;
         sum.waiting += point.waiting;
     }
-    steps.into_values().collect()
+    sums.into_values().collect()
 }
 
 /// Users of the same name are the same.

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use chrono::{Local, TimeZone};
-use gshare_proto::figures::{about, hours, left, parts, percent, wrap};
+use gshare_proto::figures::{hours, left, parts, percent, wrap};
 use gshare_proto::{HistoryPoint, IdleHolding, ReportView, Usage};
 
-use super::sharing;
+use super::{average, maybe_hours, merge, sharing};
 
 /// The report with names or aliases.
 pub(super) struct Page<'a> {
@@ -73,18 +73,6 @@ fn time(ms: u64) -> String {
     let at = i64::try_from(ms).ok();
     let at = at.and_then(|ms| Local.timestamp_millis_opt(ms).single());
     at.map_or_else(String::new, |t| t.format("%a %d %b %Y %H:%M").to_string())
-}
-
-fn known(seconds: Option<f64>, estimate: bool) -> String {
-    seconds.map_or_else(|| "—".to_owned(), |s| about(estimate, hours(s)))
-}
-
-fn used_percent(usage: &Usage) -> String {
-    let used = usage.average_use();
-    used.map_or_else(
-        || "—".to_owned(),
-        |p| about(usage.estimate, percent(p)) + " %",
-    )
 }
 
 /// Colours of a light and a dark page: used, burst and claimed are depths of one hue.
@@ -184,18 +172,8 @@ impl<'a> Page<'a> {
 
     /// All users together over time: claimed, used and waited for.
     fn total(&self) -> Vec<HistoryPoint> {
-        let mut sums: BTreeMap<u64, HistoryPoint> = BTreeMap::new();
-        for point in self.report.users.iter().flat_map(|u| &u.series) {
-            let sum = sums.entry(point.at_ms).or_insert(HistoryPoint {
-                at_ms: point.at_ms,
-                used: Some(0.0),
-                ..HistoryPoint::default()
-            });
-            sum.claimed += point.claimed;
-            sum.waiting += point.waiting;
-            sum.used = sum.used.zip(point.used).map(|(a, b)| a + b);
-        }
-        sums.into_values().collect()
+        let points = self.report.users.iter().flat_map(|u| &u.series);
+        merge::added_up(points, |at_ms| at_ms)
     }
 
     /// Used and claimed over time as areas, waiting as a line; unknown times are gaps.
@@ -268,10 +246,10 @@ impl<'a> Page<'a> {
                 "<tr><td>{}<td>{}<td>{}<td>{}<td>{}<td class=\"more\">{}<td>{}<td class=\"left more\">{}{}",
                 safe(name),
                 hours(usage.claimed_gpu_s),
-                known(usage.used_gpu_s, usage.estimate),
-                used_percent(usage),
-                known(usage.idle_gpu_s(), false),
-                known(usage.borrowed(), false),
+                maybe_hours(usage.used_gpu_s, usage.estimate),
+                average(usage),
+                maybe_hours(usage.idle_gpu_s(), false),
+                maybe_hours(usage.borrowed(), false),
                 hours(usage.waited_gpu_s),
                 usage.idle.main().unwrap_or_default(),
                 Self::bar(usage, most)
@@ -297,9 +275,9 @@ impl<'a> Page<'a> {
         );
         for (what, figure) in [
             ("claimed", hours(total.claimed_gpu_s)),
-            ("used", known(total.used_gpu_s, total.estimate)),
-            ("used of claimed", used_percent(total)),
-            ("idle", known(total.idle_gpu_s(), false)),
+            ("used", maybe_hours(total.used_gpu_s, total.estimate)),
+            ("used of claimed", average(total)),
+            ("idle", maybe_hours(total.idle_gpu_s(), false)),
             ("waited for", hours(total.waited_gpu_s)),
         ] {
             let _ = write!(out, "<div><b>{figure}</b>{what}</div>");
@@ -375,8 +353,8 @@ impl<'a> Page<'a> {
                     safe(&held.id),
                     safe(self.user(&held.user)),
                     hours(held.usage.claimed_gpu_s),
-                    known(held.usage.idle_gpu_s(), false),
-                    used_percent(&held.usage),
+                    maybe_hours(held.usage.idle_gpu_s(), false),
+                    average(&held.usage),
                     safe(held.cause.as_deref().unwrap_or("—")),
                     match self.names {
                         true => format!("<td class=\"left\">{}", safe(self.what(held))),
@@ -437,23 +415,22 @@ impl<'a> Page<'a> {
     pub(super) fn mail(&self) -> String {
         let report = self.report;
         let total = &report.total;
-        let mut out = vec![
-            format!(
-                "GPU report, {} to {}",
-                time(report.from_ms),
-                time(report.to_ms)
-            ),
-            format!(
-                "{} GPUs. GPU h: {} claimed, {} used ({}), {} idle; users waited for {} more",
-                report.gpu_count,
-                hours(total.claimed_gpu_s),
-                known(total.used_gpu_s, total.estimate),
-                used_percent(total),
-                known(total.idle_gpu_s(), false),
-                hours(total.waited_gpu_s)
-            ),
-            String::new(),
-        ];
+        let mut out = vec![format!(
+            "GPU report, {} to {}",
+            time(report.from_ms),
+            time(report.to_ms)
+        )];
+        let sums = format!(
+            "{} GPUs. GPU h: {} claimed, {} used ({}), {} idle, {} waited for",
+            report.gpu_count,
+            hours(total.claimed_gpu_s),
+            maybe_hours(total.used_gpu_s, total.estimate),
+            average(total),
+            maybe_hours(total.idle_gpu_s(), false),
+            hours(total.waited_gpu_s)
+        );
+        out.extend(wrap(&sums, 78, usize::MAX));
+        out.push(String::new());
         let row = |name: &str, [a, b, c, d]: [&str; 4], last: &str| {
             format!(
                 "{} {a:>8} {b:>8} {c:>7} {d:>8}  {last}",
@@ -474,9 +451,9 @@ impl<'a> Page<'a> {
             let usage = &user.usage;
             let (claimed, used) = (
                 hours(usage.claimed_gpu_s),
-                known(usage.used_gpu_s, usage.estimate),
+                maybe_hours(usage.used_gpu_s, usage.estimate),
             );
-            let (part, idle) = (used_percent(usage), known(usage.idle_gpu_s(), false));
+            let (part, idle) = (average(usage), maybe_hours(usage.idle_gpu_s(), false));
             let cause = usage.idle.main().unwrap_or_default();
             out.push(row(
                 self.user(&user.user),
@@ -499,7 +476,7 @@ impl<'a> Page<'a> {
                 "  {} of {}: {} of {} GPU h idle, {} {}",
                 held.id,
                 self.user(&held.user),
-                known(held.usage.idle_gpu_s(), false),
+                maybe_hours(held.usage.idle_gpu_s(), false),
                 hours(held.usage.claimed_gpu_s),
                 held.cause.as_deref().unwrap_or("cause not known"),
                 self.what(held)
@@ -785,6 +762,7 @@ mod tests {
         report.worst.extend(vec![claim; 9]);
         let mail = Page::new(&report, true).mail();
         let words = mail.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(words.contains("idle, 2.0 waited for user "), "{mail}");
         let said = &sharing::sentences(&report)[0];
         assert!(words.contains(said), "{mail}");
         assert!(mail.lines().count() <= MAIL, "{mail}");
