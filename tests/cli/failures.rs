@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 
 use serde_json::json;
 
-use super::fake::{Home, code, error, grant, queued, run, serve_claim, stderr, stdout};
+use super::fake::{Home, code, complains, error, grant, queued, run, serve_claim, stderr, stdout};
 
 #[test]
 fn refusals_have_their_exit_code_their_reason_and_a_hint() {
@@ -75,17 +75,10 @@ fn a_service_that_is_not_there_or_goes_away_is_told_apart() {
             }
             claim
         });
-        let output = home
-            .gshare(&["claim", "--", "true"])
-            .output()
-            .expect("gshare");
+        let output = home.output(&["claim", "--", "true"]);
         service.join();
         assert_eq!(code(&output), Some(69), "{}", stderr(&output));
-        assert!(
-            stderr(&output).contains("closed the connection"),
-            "{}",
-            stderr(&output)
-        );
+        complains(&output, "closed the connection");
     }
 
     for garbage in [
@@ -137,22 +130,15 @@ fn the_users_own_service_is_found() {
 fn a_command_that_cannot_run_is_told_apart() {
     let home = Home::new();
     // Not found: reported before anything is claimed.
-    let output = home
-        .gshare(&["claim", "--", "no-such-command-4711"])
-        .output()
-        .expect("gshare");
+    let output = home.output(&["claim", "--", "no-such-command-4711"]);
     assert_eq!(code(&output), Some(127));
     assert_eq!(
         stderr(&output),
         "gshare: no-such-command-4711: command not found\n"
     );
-    let output = home.gshare(&["run", "0.5"]).output().expect("gshare");
+    let output = home.output(&["run", "0.5"]);
     assert_eq!(code(&output), Some(127));
-    assert!(
-        stderr(&output).contains("hint: did you mean `-g 0.5`?"),
-        "{}",
-        stderr(&output)
-    );
+    complains(&output, "hint: did you mean `-g 0.5`?");
 
     let script = home.path("script");
     let name = script.to_string_lossy().into_owned();
@@ -162,11 +148,7 @@ fn a_command_that_cannot_run_is_told_apart() {
         fs::set_permissions(&script, fs::Permissions::from_mode(mode)).expect("mode");
         let (output, _) = run(&home, &["claim", "--", &name], vec![grant()]);
         assert_eq!(code(&output), Some(126), "{}", stderr(&output));
-        assert!(
-            stderr(&output).contains(": cannot run: "),
-            "{}",
-            stderr(&output)
-        );
+        complains(&output, ": cannot run: ");
     }
 
     // Removed while the claim waited.
@@ -178,10 +160,7 @@ fn a_command_that_cannot_run_is_told_apart() {
         conn.wait_closed();
         claim
     });
-    let output = home
-        .gshare(&["claim", "--", &name])
-        .output()
-        .expect("gshare");
+    let output = home.output(&["claim", "--", &name]);
     assert_eq!(code(&output), Some(127), "{}", stderr(&output));
     service.join();
 }
@@ -201,10 +180,7 @@ fn one_claim_that_cannot_be_released_does_not_keep_the_others() {
         conn.wait_closed();
         json!(ids)
     });
-    let output = home
-        .gshare(&["release", "c3", "c4", "sweep"])
-        .output()
-        .expect("gshare");
+    let output = home.output(&["release", "c3", "c4", "sweep"]);
     assert_eq!(code(&output), Some(77));
     assert_eq!(stdout(&output), "c3 released\nsweep released\n");
     assert_eq!(stderr(&output), "gshare: c4 belongs to bob\n");
@@ -237,7 +213,7 @@ fn wrong_use_exits_64_and_help_exits_0() {
         &["--socket", "/x", "daemon"],
         &["demo", "--json"],
     ] {
-        let output = home.gshare(args).output().expect("gshare");
+        let output = home.output(args);
         assert_eq!(code(&output), Some(64), "{args:?}: {}", stderr(&output));
         assert!(
             stderr(&output).starts_with("gshare: "),
@@ -246,29 +222,22 @@ fn wrong_use_exits_64_and_help_exits_0() {
         );
         assert_eq!(stdout(&output), "", "{args:?}");
     }
-    let output = home
-        .gshare(&["claim", "--gres", "shard:2", "--", "true"])
-        .output()
-        .expect("gshare");
-    assert!(
-        stderr(&output).contains("hint: to claim a part of a GPU: -g 0.25"),
-        "{}",
-        stderr(&output)
-    );
+    let output = home.output(&["claim", "--gres", "shard:2", "--", "true"]);
+    complains(&output, "hint: to claim a part of a GPU: -g 0.25");
     for args in [
         &["--help"][..],
         &["help", "claim"],
         &["--version"],
         &["claim", "-h"],
     ] {
-        let output = home.gshare(args).output().expect("gshare");
+        let output = home.output(args);
         assert_eq!(
             (code(&output), stderr(&output)),
             (Some(0), String::new()),
             "{args:?}"
         );
     }
-    let shown = stdout(&home.gshare(&["--help"]).output().expect("gshare"));
+    let shown = stdout(&home.output(&["--help"]));
     assert!(
         shown.contains("75 not available now") && !shown.contains("bench"),
         "{shown}"

@@ -34,6 +34,11 @@ impl Home {
         command
     }
 
+    /// What it prints, and its exit code.
+    pub(crate) fn output(&self, args: &[&str]) -> Output {
+        self.gshare(args).output().expect("gshare")
+    }
+
     /// Gives a command this home and its service.
     pub(crate) fn prepare<'c>(&self, command: &'c mut Command) -> &'c mut Command {
         command
@@ -137,6 +142,18 @@ pub(crate) fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
+/// Standard output has these words.
+pub(crate) fn says(output: &Output, words: &str) {
+    let text = stdout(output);
+    assert!(text.contains(words), "{words}: {text}");
+}
+
+/// Standard error has these words.
+pub(crate) fn complains(output: &Output, words: &str) {
+    let text = stderr(output);
+    assert!(text.contains(words), "{words}: {text}");
+}
+
 pub(crate) fn grant() -> Value {
     json!({
         "reply": "granted", "id": "c3",
@@ -171,8 +188,7 @@ pub(crate) fn serve_claim(replies: Vec<Value>) -> impl FnOnce(Conn) -> Value + S
 /// Runs `gshare ARGS` against a service that answers its one claim with `replies`.
 pub(crate) fn run(home: &Home, args: &[&str], replies: Vec<Value>) -> (Output, Value) {
     let service = home.service(serve_claim(replies));
-    let output = home.gshare(args).output().expect("gshare");
-    (output, service.join())
+    (home.output(args), service.join())
 }
 
 pub(crate) fn code(output: &Output) -> Option<i32> {

@@ -4,7 +4,7 @@ use std::fs;
 
 use serde_json::{Value, json};
 
-use super::fake::{Home, code, stderr, stdout};
+use super::fake::{Home, code, complains, says, stderr, stdout};
 
 #[test]
 fn config_check_reports_every_mistake_and_exits_78() {
@@ -12,10 +12,7 @@ fn config_check_reports_every_mistake_and_exits_78() {
     let file = home.path("gshare.toml");
     fs::write(&file, "[service]\ntik = \"1s\"\ntick = 1\n").expect("write");
     let name = file.to_string_lossy();
-    let output = home
-        .gshare(&["config", "check", &name])
-        .output()
-        .expect("gshare");
+    let output = home.output(&["config", "check", &name]);
     assert_eq!(code(&output), Some(78));
     let text = stderr(&output);
     for part in [
@@ -29,33 +26,17 @@ fn config_check_reports_every_mistake_and_exits_78() {
         text.contains("gshare: 2 problems in the configuration"),
         "{text}"
     );
-    let output = home
-        .gshare(&["config", "check", "--json", &name])
-        .output()
-        .expect("gshare");
+    let output = home.output(&["config", "check", "--json", &name]);
     let printed: Value = serde_json::from_str(&stdout(&output)).expect("JSON");
     assert_eq!(printed["problems"][1]["line"], 3);
     assert_eq!(code(&output), Some(78));
 
-    let output = home
-        .gshare(&["config", "show", "--config", &name])
-        .output()
-        .expect("gshare");
+    let output = home.output(&["config", "show", "--config", &name]);
     assert_eq!(code(&output), Some(78));
     fs::write(&file, "[service]\ntick = \"2s\"\n").expect("write");
-    let output = home
-        .gshare(&["config", "show", "--config", &name])
-        .output()
-        .expect("gshare");
-    assert!(
-        stdout(&output).contains("tick = \"2s\"\n"),
-        "{}",
-        stdout(&output)
-    );
-    let output = home
-        .gshare(&["config", "path", "--user", "--json"])
-        .output()
-        .expect("gshare");
+    let output = home.output(&["config", "show", "--config", &name]);
+    says(&output, "tick = \"2s\"\n");
+    let output = home.output(&["config", "path", "--user", "--json"]);
     let printed: Value = serde_json::from_str(&stdout(&output)).expect("JSON");
     assert_eq!(
         printed["socket"],
@@ -69,7 +50,7 @@ fn manual_pages_and_completions_are_written_into_a_directory() {
     let home = Home::new();
     let dir = home.path("manual");
     let args = ["man", &dir.to_string_lossy()];
-    let output = home.gshare(&args).output().expect("gshare");
+    let output = home.output(&args);
     assert_eq!(code(&output), Some(0), "{}", stderr(&output));
     for name in ["gshare.1", "gshare-claim.1", "gshare-admin-drain.1"] {
         let page = fs::read_to_string(dir.join(name)).expect(name);
@@ -81,7 +62,7 @@ fn manual_pages_and_completions_are_written_into_a_directory() {
         ("fish", "gshare.fish"),
     ] {
         let args = ["completions", shell];
-        let output = home.gshare(&args).output().expect("gshare");
+        let output = home.output(&args);
         let written = fs::read_to_string(dir.join(name)).expect(name);
         assert_eq!(written, stdout(&output), "{name}");
         assert!(written.contains("gpu-mem"), "{shell}");
@@ -96,10 +77,7 @@ fn config_check_names_who_is_not_here_and_times_in_the_wrong_order() {
                 [idle]\nwarn = \"30m\"\ndetach = \"5m\"\n";
     fs::write(&file, text).expect("written");
     let path = file.to_string_lossy().into_owned();
-    let output = home
-        .gshare(&["config", "check", &path])
-        .output()
-        .expect("gshare");
+    let output = home.output(&["config", "check", &path]);
     assert_eq!(code(&output), Some(0), "they may still come");
     for words in [
         "note: this machine has no group:studnets (yet)",
@@ -128,7 +106,7 @@ fn quotas_that_cannot_be_packed_are_reported_with_which_and_why() {
     let path = file.to_string_lossy().into_owned();
     let check = |args: &[&str]| {
         let all = [&["config", "check", path.as_str()], args].concat();
-        home.gshare(&all).output().expect("gshare")
+        home.output(&all)
     };
     let bad = check(&["--gpus", "2"]);
     assert_eq!(code(&bad), Some(78));
@@ -148,18 +126,14 @@ fn quotas_that_cannot_be_packed_are_reported_with_which_and_why() {
     // Without a service their number is unknown, and the output says so.
     let unknown = check(&[]);
     assert_eq!(code(&unknown), Some(0));
-    assert!(
-        stderr(&unknown).contains("--gpus N"),
-        "{}",
-        stderr(&unknown)
-    );
+    complains(&unknown, "--gpus N");
 }
 
 #[test]
 fn setup_shows_its_changes_also_without_systemd_and_what_users_should_know() {
     let home = Home::new();
     let shown = |words: &[&str]| {
-        let output = home.gshare(words).output().expect("gshare");
+        let output = home.output(words);
         assert_eq!(code(&output), Some(0), "{}", stderr(&output));
         stdout(&output)
     };
@@ -203,7 +177,7 @@ fn doctor_says_what_would_work_with_another_driver_and_gpu() {
     let home = Home::new();
     let first = |words: &str| {
         let words: Vec<&str> = words.split(' ').collect();
-        let output = home.gshare(&words).output().expect("gshare");
+        let output = home.output(&words);
         assert_eq!(code(&output), Some(0), "{}", stderr(&output));
         let shown = stdout(&output);
         (shown.lines().next().unwrap_or_default().to_owned(), shown)
@@ -231,8 +205,8 @@ fn doctor_says_what_would_work_with_another_driver_and_gpu() {
         (["doctor", "--gpu", "gtx970"], "gshare knows rtx2080ti,"),
         (["doctor", "--driver", "new"], "such as 550 or 580.95.05"),
     ] {
-        let output = home.gshare(&words).output().expect("gshare");
+        let output = home.output(&words);
         assert_eq!(code(&output), Some(64));
-        assert!(stderr(&output).contains(known), "{}", stderr(&output));
+        complains(&output, known);
     }
 }

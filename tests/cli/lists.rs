@@ -154,10 +154,7 @@ fn a_watch_ends_with_the_service_or_with_its_reader() {
         conn.send(&snapshot());
         call
     });
-    let output = home
-        .gshare(&["ps", "--json", "-w", "0.5"])
-        .output()
-        .expect("gshare");
+    let output = home.output(&["ps", "--json", "-w", "0.5"]);
     assert_eq!(
         service.join(),
         json!({"op": "watch", "min_interval_ms": 500})

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::fake::{Home, code, stderr, stdout};
+use super::fake::{Home, code, complains, stderr, stdout};
 use super::lists::snapshot;
 
 /// `gshare` with an ssh that starts the gshare of `box`, hangs at `dead` and refuses at `closed`.
@@ -87,11 +87,7 @@ fn machines_are_seen_at_a_look_and_a_silent_one_keeps_nobody_waiting() {
     let option = gshare(&home, &["nodes", "--", "-oProxyCommand=x"]);
     let option = { option }.output().expect("gshare");
     assert_eq!(code(&option), Some(64));
-    assert!(
-        stderr(&option).contains("is no host"),
-        "{}",
-        stderr(&option)
-    );
+    complains(&option, "is no host");
 }
 
 #[test]
@@ -112,7 +108,7 @@ fn a_status_file_stands_for_a_machine_until_it_is_old() {
     let mut node: Value = serde_json::from_slice(&fs::read(&file).expect("there")).expect("JSON");
     assert_eq!(node["taken_ms"], 1_090_001);
     let look = || {
-        let output = home.gshare(&["nodes", dir]).output().expect("gshare");
+        let output = home.output(&["nodes", dir]);
         stdout(&output)
     };
     let text = look();
@@ -171,7 +167,7 @@ fn reports_of_several_machines_are_one() {
     let (a, b) = (write("boxa", 3.0), write("boxb", 4.0));
     let merged = |more: &[&str]| {
         let words = [&["report", "--merge", &a, &b], more].concat();
-        home.gshare(&words).output().expect("gshare")
+        home.output(&words)
     };
     let all: Value = serde_json::from_str(&stdout(&merged(&["--json"]))).expect("JSON");
     assert_eq!(all["gpu_count"], 4);

@@ -3,7 +3,7 @@
 use std::os::unix::fs::symlink;
 use std::process::{Command, Stdio};
 
-use super::fake::{Home, code, stderr, stdout};
+use super::fake::{Home, code, complains, says};
 use crate::support::SOON;
 use crate::support::terminal::Terminal;
 
@@ -23,11 +23,7 @@ fn without_a_terminal_it_says_what_scripts_can_use() {
     let mut command = home.gshare(&[]);
     let output = command.stdin(Stdio::null()).output().expect("gshare");
     assert_eq!(code(&output), Some(64));
-    assert!(
-        stderr(&output).contains("gshare status"),
-        "{}",
-        stderr(&output)
-    );
+    complains(&output, "gshare status");
 }
 
 #[test]
@@ -41,9 +37,5 @@ fn called_gshared_it_is_the_service() {
         .arg("--help")
         .output()
         .expect("gshared");
-    assert!(
-        stdout(&output).contains("sudo gshare daemon"),
-        "{}",
-        stdout(&output)
-    );
+    says(&output, "sudo gshare daemon");
 }
