@@ -105,60 +105,61 @@ impl Gpu {
     }
 }
 
-struct Claim {
-    id: &'static str,
-    uid: u32,
-    user: &'static str,
-    class: &'static str,
-    what: &'static str,
-    gpu: u32,
-    request: f64,
-    limit: f64,
-    used: f64,
-    cap: f64,
-    time: f64,
-    active: Option<Figure>,
-    occupancy: Option<Figure>,
-    state: &'static str,
+/// The owner's uid and class.
+fn owner(user: &str) -> (u32, &'static str) {
+    match user {
+        "nlp" => (1001, "interactive"),
+        "vis" => (1002, "batch"),
+        "chem" => (1003, "inference"),
+        other => (lab::uid(other), "batch"),
+    }
 }
 
-impl Claim {
-    fn view(self) -> ClaimView {
-        ClaimView {
-            id: self.id.to_owned(),
-            uid: self.uid,
-            user: self.user.to_owned(),
-            project: "lab".to_owned(),
-            class: self.class.to_owned(),
-            what: self.what.to_owned(),
-            command: self.what.split(' ').map(str::to_owned).collect(),
-            pid: Some(4000 + self.uid),
-            caps: Caps::Strict,
-            state: ClaimState::Running,
-            state_text: self.state.to_owned(),
-            since_ms: NOW_MS - 7_500_000,
-            gpus: vec![ClaimGpu {
-                gpu: self.gpu,
-                uuid: format!("GPU-0000000{}", self.gpu),
-                sm_request: self.request,
-                sm_limit: self.limit,
-                mps_sms: None,
-                mem_request: gib(self.cap),
-                mem_limit: gib(self.cap),
-                mem_charge: Some(gib(self.used)),
-                mem_used: Some(gib(self.used)),
-                time_busy: measured(self.time, Source::Nvml),
-                sm_active: self.active,
-                sm_occupancy: self.occupancy,
-                throttled: measured(0.0, Source::Shim),
-                ..ClaimGpu::default()
-            }],
-            containers: Vec::new(),
-            members: vec![4000 + self.uid, 4100 + self.uid],
-            launches: Some(48_211),
-            idle_s: Some(0),
-            ..ClaimView::default()
-        }
+/// A claim from a row: id, owner, program, state, then GPU, size, limit, memory in use and claimed, GPU time in percent.
+fn claim(row: &str, of: impl Fn(f64) -> [Option<Figure>; 2]) -> ClaimView {
+    let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+    let [id, user, what, state, figures] = cells[..] else {
+        panic!("{row}")
+    };
+    let figures = figures.split_whitespace().map(|f| f.parse().ok());
+    let figures: Option<Vec<f64>> = figures.collect();
+    let [gpu, request, limit, used, claimed, time] = figures.unwrap_or_default()[..] else {
+        panic!("{row}")
+    };
+    let (gpu, [active, occupancy]) = (gpu as u32, of(time));
+    let (uid, class) = owner(user);
+    ClaimView {
+        id: id.to_owned(),
+        uid,
+        user: user.to_owned(),
+        project: "lab".to_owned(),
+        class: class.to_owned(),
+        what: what.to_owned(),
+        command: what.split(' ').map(str::to_owned).collect(),
+        pid: Some(4000 + uid),
+        caps: Caps::Strict,
+        state: ClaimState::Running,
+        state_text: state.to_owned(),
+        since_ms: NOW_MS - 7_500_000,
+        gpus: vec![ClaimGpu {
+            gpu,
+            uuid: format!("GPU-0000000{gpu}"),
+            sm_request: request,
+            sm_limit: limit,
+            mem_request: gib(claimed),
+            mem_limit: gib(claimed),
+            mem_charge: Some(gib(used)),
+            mem_used: Some(gib(used)),
+            time_busy: measured(time, Source::Nvml),
+            sm_active: active,
+            sm_occupancy: occupancy,
+            throttled: measured(0.0, Source::Shim),
+            ..ClaimGpu::default()
+        }],
+        members: vec![4000 + uid, 4100 + uid],
+        launches: Some(48_211),
+        idle_s: Some(0),
+        ..ClaimView::default()
     }
 }
 
@@ -196,102 +197,48 @@ fn advice(text: &str, command: &str) -> Advice {
     }
 }
 
+/// Of a workstation.
+const CLAIMS: [&str; 5] = [
+    "c12 | nlp  | vit.ipynb       | idle 41m   | 0 0.25 0.8  4.1  5.9   0",
+    "c14 | vis  | train.py        | burst +48  | 0 0.50 1.0 11.2 11.8  98",
+    "c15 | chem | vllm Llama-3-8B | burst +21  | 1 0.60 0.9 13.6 14.1  81",
+    "c17 | chem | tagger.service  | run        | 1 0.30 0.9  3.0  7.1  18",
+    "c20 | vis  | sweep.py #3     | ends 16:05 | 2 1.00 1.0 21.8 23.5 100",
+];
+
+/// A GPU: memory in use, claimed and without a claim; the claimed size; SM activity and occupancy; time in use.
+type Card = ((f64, f64, f64), f64, (Option<Figure>, Option<Figure>), f64);
+
 /// Four RTX 4090 with estimates only, one process without a claim, one claim waiting.
 pub(crate) fn workstation() -> Snapshot {
-    let gpu = |index, used, claimed, unclaimed, sm_claimed, active, occupancy, busy| Gpu {
-        index,
-        short: "RTX 4090",
-        sms: 128,
-        total: 24.0,
-        whole: 23.5,
-        used,
-        claimed,
-        unclaimed,
-        sm_claimed,
-        active,
-        occupancy,
-        busy,
-        history: &[20, 20, 35, 60, 62, 61, 74, 60, 61, 61],
-    };
-    let claim =
-        |id, (uid, user), class, what, gpu, (request, limit), (used, cap), time, state| Claim {
-            id,
-            uid,
-            user,
-            class,
-            what,
-            gpu,
-            request,
-            limit,
+    let gpu = |(index, card): (u32, Card)| {
+        let ((used, claimed, unclaimed), sm_claimed, (active, occupancy), busy) = card;
+        let gpu = Gpu {
+            index,
+            short: "RTX 4090",
+            sms: 128,
+            total: 24.0,
+            whole: 23.5,
             used,
-            cap,
-            time,
-            active: estimate(time * 0.6),
-            occupancy: estimate(time * 0.25),
-            state,
+            claimed,
+            unclaimed,
+            sm_claimed,
+            active,
+            occupancy,
+            busy,
+            history: &[20, 20, 35, 60, 62, 61, 74, 60, 61, 61],
         };
-    let mut claims = vec![
-        claim(
-            "c12",
-            (1001, "nlp"),
-            "interactive",
-            "vit.ipynb",
-            0,
-            (0.25, 0.8),
-            (4.1, 5.9),
-            0.0,
-            "idle 41m",
-        )
-        .view(),
-        claim(
-            "c14",
-            (1002, "vis"),
-            "batch",
-            "train.py",
-            0,
-            (0.5, 1.0),
-            (11.2, 11.8),
-            98.0,
-            "burst +48",
-        )
-        .view(),
-        claim(
-            "c15",
-            (1003, "chem"),
-            "inference",
-            "vllm Llama-3-8B",
-            1,
-            (0.6, 0.9),
-            (13.6, 14.1),
-            81.0,
-            "burst +21",
-        )
-        .view(),
-        claim(
-            "c17",
-            (1003, "chem"),
-            "inference",
-            "tagger.service",
-            1,
-            (0.3, 0.9),
-            (3.0, 7.1),
-            18.0,
-            "run",
-        )
-        .view(),
-        claim(
-            "c20",
-            (1002, "vis"),
-            "batch",
-            "sweep.py #3",
-            2,
-            (1.0, 1.0),
-            (21.8, 23.5),
-            100.0,
-            "ends 16:05",
-        )
-        .view(),
+        gpu.view()
+    };
+    let about = |active, occupancy| (estimate(active), estimate(occupancy));
+    let cards = [
+        ((15.3, 17.7, 0.0), 0.75, about(61.0, 24.0), 98.0),
+        ((16.6, 21.2, 0.0), 0.9, about(40.0, 11.0), 99.0),
+        ((21.8, 23.5, 0.0), 1.0, about(88.0, 41.0), 100.0),
+        ((9.2, 0.0, 9.2), 0.0, (None, None), 71.0),
     ];
+    let active = |time| [estimate(time * 0.6), estimate(time * 0.25)];
+    let mut claims = CLAIMS.map(|row| claim(row, active)).to_vec();
     // An idle claim has a known use of 0.
     for figures in &mut claims[0].gpus {
         figures.sm_active = measured(0.0, Source::Shim);
@@ -308,42 +255,7 @@ pub(crate) fn workstation() -> Snapshot {
         hidden: 0,
         caps: Caps::Strict,
         service: service(),
-        gpus: vec![
-            gpu(
-                0,
-                15.3,
-                17.7,
-                0.0,
-                0.75,
-                estimate(61.0),
-                estimate(24.0),
-                98.0,
-            )
-            .view(),
-            gpu(
-                1,
-                16.6,
-                21.2,
-                0.0,
-                0.9,
-                estimate(40.0),
-                estimate(11.0),
-                99.0,
-            )
-            .view(),
-            gpu(
-                2,
-                21.8,
-                23.5,
-                0.0,
-                1.0,
-                estimate(88.0),
-                estimate(41.0),
-                100.0,
-            )
-            .view(),
-            gpu(3, 9.2, 0.0, 9.2, 0.0, None, None, 71.0).view(),
-        ],
+        gpus: (0..).zip(cards).map(gpu).collect(),
         claims,
         queue: vec![QueueView {
             id: "c22".to_owned(),
@@ -390,97 +302,59 @@ pub(crate) fn workstation() -> Snapshot {
     }
 }
 
+/// Of the demo, with SM activity and occupancy.
+const NOTEBOOKS: [(&str, [f64; 2]); 2] = [
+    (
+        "c18 | nlp | ~/llama/llama-ft.ipynb | burst +43 | 2 0.5 1.0 33.0 39.6 93",
+        [71.0, 38.0],
+    ),
+    (
+        "c19 | vis | ~/eval/eval.ipynb | burst +40 | 3 0.5 1.0 28.4 39.6 90",
+        [66.0, 35.0],
+    ),
+];
+
 /// Two RTX 4090 and two H100 of the simulated driver.
 pub(crate) fn demo() -> Snapshot {
     let mut base = workstation();
-    let h100 = |index, used, claimed, active, occupancy, busy, history| {
-        Gpu {
+    let h100 = |index, used, active, occupancy, busy, history| {
+        let gpu = Gpu {
             index,
             short: "H100 80GB",
             sms: 132,
             total: 80.0,
             whole: 79.1,
             used,
-            claimed,
+            claimed: 39.6,
             unclaimed: 0.0,
             sm_claimed: 0.5,
             active: measured(active, Source::Gpm),
             occupancy: measured(occupancy, Source::Gpm),
             busy,
             history,
-        }
-        .view()
+        };
+        gpu.view()
     };
+    let history: [&[u8]; 2] = [
+        &[5, 5, 5, 70, 72, 71, 70, 71, 74, 71],
+        &[4, 5, 4, 5, 60, 71, 70, 68, 66, 66],
+    ];
     base.gpus.truncate(2);
     base.claimable_now = claimable(&[("H100 80GB", 0.5, 0), ("RTX 4090", 0.25, 0)]);
-    base.gpus.push(h100(
-        2,
-        33.0,
-        39.6,
-        71.0,
-        38.0,
-        93.0,
-        &[5, 5, 5, 70, 72, 71, 70, 71, 74, 71],
-    ));
-    base.gpus.push(h100(
-        3,
-        28.4,
-        39.6,
-        66.0,
-        35.0,
-        90.0,
-        &[4, 5, 4, 5, 60, 71, 70, 68, 66, 66],
-    ));
+    base.gpus.push(h100(2, 33.0, 71.0, 38.0, 93.0, history[0]));
+    base.gpus.push(h100(3, 28.4, 66.0, 35.0, 90.0, history[1]));
     base.gpus[1].history = [45, 46, 44, 45, 45, 40, 44, 43, 44, 45]
         .map(|v| Some(f32::from(v as u8)))
         .to_vec();
-    let notebook = |id, uid, user, what, gpu, used, time, active, occupancy, state| {
-        Claim {
-            id,
-            uid,
-            user,
-            class: "interactive",
-            what,
-            gpu,
-            request: 0.5,
-            limit: 1.0,
-            used,
-            cap: 39.6,
-            time,
-            active: measured(active, Source::Gpm),
-            occupancy: measured(occupancy, Source::Gpm),
-            state,
-        }
-        .view()
-    };
     base.claims.retain(|c| c.id != "c20");
     base.claims[0].what = "~/vit/vit.ipynb".to_owned();
     base.claims[1].what = "python train.py".to_owned();
     base.claims[2].what = "vllm serve Llama-3-8B".to_owned();
-    base.claims.push(notebook(
-        "c18",
-        1001,
-        "nlp",
-        "~/llama/llama-ft.ipynb",
-        2,
-        33.0,
-        93.0,
-        71.0,
-        38.0,
-        "burst +43",
-    ));
-    base.claims.push(notebook(
-        "c19",
-        1002,
-        "vis",
-        "~/eval/eval.ipynb",
-        3,
-        28.4,
-        90.0,
-        66.0,
-        35.0,
-        "burst +40",
-    ));
+    for (row, active) in NOTEBOOKS {
+        let mut notebook = claim(row, |_| active.map(|v| measured(v, Source::Gpm)));
+        notebook.class = "interactive".to_owned();
+        base.claims.push(notebook);
+    }
     base.users = vec![
         user(1001, "nlp", 0.75, measured(0.71, Source::Gpm), 0.0),
         user(1002, "vis", 1.0, estimate(1.27), 0.0),
@@ -534,6 +408,8 @@ pub(crate) fn checks() -> Vec<gshare_proto::Check> {
         status: "simulation only".to_owned(),
         fix: (state != "ok").then(|| "sudo gshare setup".to_owned()),
     };
+    let filter = "a BPF program on each claim";
+    let mps = "nvidia-cuda-mps-control is not running";
     vec![
         row(
             "service",
@@ -541,24 +417,14 @@ pub(crate) fn checks() -> Vec<gshare_proto::Check> {
             "ok",
             "claims live below /sys/fs/cgroup/gshare",
         ),
-        row(
-            "who opens which GPU",
-            "device filter",
-            "ok",
-            "a BPF program on each claim",
-        ),
+        row("who opens which GPU", "device filter", "ok", filter),
         row(
             "memory",
             "memory cap",
             "ok",
             "the proxy libcuda holds it, strict",
         ),
-        row(
-            "compute",
-            "MPS",
-            "limited",
-            "nvidia-cuda-mps-control is not running",
-        ),
+        row("compute", "MPS", "limited", mps),
         row("around it", "containers", "missing", "no CDI directory"),
     ]
 }

@@ -5,7 +5,7 @@ use gshare_proto::{
     UnclaimedView, Usage, UserView,
 };
 
-use super::{Claim, Gpu, NOW_MS, advice, claimable, estimate, gib, measured, workstation};
+use super::{Gpu, NOW_MS, advice, claimable, estimate, gib, measured, workstation};
 
 const WHOLE: f64 = 23.2;
 
@@ -34,7 +34,7 @@ const HELD: [Held; 19] = [
     (20, "dora", 7, 0.1, 13.0, 1.9),
 ];
 
-fn uid(user: &str) -> u32 {
+pub(super) fn uid(user: &str) -> u32 {
     let users = [
         "ada", "ben", "cem", "dora", "eva", "fay", "finn", "gil", "gina", "hugo",
     ];
@@ -43,29 +43,14 @@ fn uid(user: &str) -> u32 {
 }
 
 fn claim((n, user, gpu, size, time, used): Held) -> ClaimView {
-    let view = Claim {
-        id: "",
-        uid: uid(user),
-        user,
-        class: "batch",
-        what: match n {
-            1 => "vit.ipynb",
-            11 => "eval.py",
-            _ => "",
-        },
-        gpu,
-        request: size,
-        limit: 1.0,
-        used,
-        cap: size * WHOLE,
-        time,
-        active: estimate(time * 0.6),
-        occupancy: estimate(time * 0.2),
-        state: "run",
+    let what = match n {
+        1 => "vit.ipynb",
+        11 => "eval.py",
+        _ => "",
     };
-    let mut view = view.view();
-    view.id = format!("c{n}");
-    view
+    let figures = format!("{gpu} {size} 1 {used} {} {time}", size * WHOLE);
+    let row = format!("c{n} | {user} | {what} | run | {figures}");
+    super::claim(&row, |time| [estimate(time * 0.6), estimate(time * 0.2)])
 }
 
 /// A GPU with the use by claims and by programs without one.
