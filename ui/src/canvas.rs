@@ -86,7 +86,7 @@ mod tests {
     use super::*;
     use crate::model::{Model, Page};
     use crate::picture::buffer_text;
-    use crate::testing::{ROOT, buffer, canned, model, open, press, show};
+    use crate::testing::{ROOT, buffer, canned, known, model, open, press, show};
     use crate::theme::{Depth, Look};
     use crate::view::draw;
 
@@ -190,8 +190,7 @@ mod tests {
         for snapshot in [canned::workstation(), canned::lab(), canned::eventful()] {
             for page in Page::ALL {
                 let mut model = model(ROOT, (120, 40), snapshot.clone());
-                model.checks.rows = Some(Ok(canned::checks()));
-                model.past.view = Some(Ok(Box::new(canned::recorded())));
+                known(&mut model);
                 open(&mut model, page);
                 let mut shown = Shown::new(model.size);
                 shown.draw(&model, &look);

@@ -337,6 +337,11 @@ impl Model {
         self.snapshot.iter().flat_map(|s| &s.gpus)
     }
 
+    pub(crate) fn gpus_of(&self, room: &ModelRoomView) -> impl Iterator<Item = &GpuView> + Clone {
+        let of = |g: &&GpuView| g.model == room.model || g.short == room.model;
+        self.snapshot.iter().flat_map(|s| &s.gpus).filter(of)
+    }
+
     pub(crate) fn gpu(&self, index: u32) -> Option<&GpuView> {
         self.gpus().find(|g| g.index == index)
     }
@@ -529,6 +534,24 @@ impl Model {
         self.dry_run_of(room, milli(room))
     }
 
+    /// The sizes to try: all that is free, half a GPU if that would be on loan, and a whole GPU if only a part is free.
+    fn sizes(&self, room: &ModelRoomView) -> impl Iterator<Item = u32> {
+        let is_part = room.whole == 0 && room.largest > 0.0;
+        let more = is_part && !self.gpus_of(room).any(GpuView::is_instance);
+        let half = self.is_on_loan(room).then_some(HALF);
+        let sizes = [Some(milli(room)), half, more.then_some(WHOLE)];
+        sizes.into_iter().flatten()
+    }
+
+    /// The results for a model.
+    pub(crate) fn dry_runs_of<'a>(
+        &'a self,
+        room: &'a ModelRoomView,
+    ) -> impl Iterator<Item = (&'a ModelRoomView, &'a DryRun, &'a Tried)> {
+        let runs = self.sizes(room).filter_map(|n| self.dry_run_of(room, n));
+        runs.map(move |(run, tried)| (room, run, tried))
+    }
+
     fn dry_run_of(&self, room: &ModelRoomView, milli: u32) -> Option<(&DryRun, &Tried)> {
         let run = self.dry_runs.iter().find(|d| d.is_of(room, milli))?;
         Some((run, run.said.as_ref()?))
@@ -552,11 +575,7 @@ impl Model {
         let is_new = |d: &DryRun| now.saturating_sub(d.asked.0) < TRIED_MS;
         self.dry_runs.retain(is_new);
         let room = self.snapshot.iter().flat_map(|s| &s.claimable_now);
-        let sizes = |room| {
-            let half = self.is_on_loan(room).then_some(HALF);
-            let sizes = [milli(room)].into_iter().chain(half);
-            sizes.map(move |milli| (room, milli))
-        };
+        let sizes = |room| self.sizes(room).map(move |milli| (room, milli));
         let is_known =
             |of: &(&ModelRoomView, u32)| self.dry_runs.iter().any(|d| d.is_of(of.0, of.1));
         let rooms = room.flat_map(|room| &room.models).flat_map(sizes);
@@ -588,11 +607,10 @@ impl Model {
     }
 }
 
-/// Size for a dry run when nothing is free, and default of the dialog, in thousandths of a GPU.
-pub(crate) const SOME: u32 = 250;
-
-/// Additional size for a dry run when everything free would be on loan, in thousandths of a GPU.
+/// Sizes for dry runs, in thousandths of a GPU: if nothing is free, and besides what is free.
+const SOME: u32 = 250;
 const HALF: u32 = 500;
+pub(crate) const WHOLE: u32 = 1000;
 
 /// What could be claimed of a model at once, in thousandths of a GPU: whole GPUs, otherwise the largest part of one,
 /// otherwise [`SOME`].
@@ -600,7 +618,7 @@ fn milli(room: &ModelRoomView) -> u32 {
     match (room.whole, (room.largest * 1000.0).round() as u32) {
         (0, 0) => SOME,
         (0, part) => part,
-        (n, _) => n * 1000,
+        (n, _) => n * WHOLE,
     }
 }
 

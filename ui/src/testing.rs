@@ -105,6 +105,19 @@ pub(crate) fn screen(model: &Model) -> String {
     picture::buffer_text(&buffer(model, &Look::new(Depth::Mono, true)))
 }
 
+/// The first row with this beginning, whatever its indent.
+pub(crate) fn row(text: &str, start: &str) -> String {
+    let found = text.lines().find(|l| l.trim_start().starts_with(start));
+    let found = found.unwrap_or_else(|| panic!("no `{start}` on\n{text}"));
+    found.to_owned()
+}
+
+/// Everything that a screen can ask the service for.
+pub(crate) fn known(model: &mut Model) {
+    model.checks.rows = Some(Ok(canned::checks()));
+    model.past.view = Some(Ok(Box::new(canned::recorded())));
+}
+
 /// Its characters, and in a second picture below, the style of each: a letter, explained at the end. Cells without a
 /// style of their own are blank there.
 pub(crate) fn styled_screen(model: &Model, look: &Look) -> String {

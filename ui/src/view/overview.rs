@@ -8,7 +8,7 @@ use ratatui::layout::{Constraint, Layout, Rect};
 
 use super::{Scene, View, claims, line, notes, queue, tree};
 use crate::model::{Model, RowKey, Section};
-pub(super) use free::{first, free_now, keeps, made_for};
+pub(super) use free::{first, free_now, keeps, when};
 pub(super) use gpus::{is_on, programs, slices, slices_with};
 
 /// With this many columns or more, the queue and the events stand at the right; tables take no more than the rest.

@@ -44,22 +44,20 @@ fn start(tried: &Tried, model: &Model) -> String {
             false => format!("now, on GPU {}", named(&gpus)),
         };
     }
-    if let Some(made) = overview::made_for(tried, model.clock.now_ms) {
-        let doing = tried.takings.iter();
-        let doing = doing.map(|t| format!("{} of {} {}", t.id, t.user, t.what));
-        return format!(
-            "{made}, when other claims have made room: {}",
-            doing.collect::<Vec<_>>().join("; ")
-        );
+    let doing = tried.takings.iter();
+    let doing: Vec<String> = doing
+        .map(|t| format!("{} of {} {}", t.id, t.user, t.what))
+        .collect();
+    let message = &tried.message;
+    match (overview::when(tried, model.clock.now_ms), tried.expected_ms) {
+        (Some(when), _) if !doing.is_empty() => format!("{when}; {}", doing.join("; ")),
+        (Some(when), _) => format!("{message}; starts {when}"),
+        (None, Some(at)) => {
+            let at = model.clock.short_time(at);
+            format!("{message}; about {at} at the earliest")
+        }
+        (None, None) => message.clone(),
     }
-    let mut text = tried.message.clone();
-    if let Some(expected) = tried.expected.as_ref().filter(|_| !tried.by_hours) {
-        text += &format!("; starts {}", expected.text());
-    } else if let Some(at) = tried.expected_ms {
-        let at = model.clock.short_time(at);
-        text += &format!("; about {at} at the earliest");
-    }
-    text
 }
 
 /// Its fixed number of rows, so that the box keeps its height during typing.

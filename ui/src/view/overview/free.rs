@@ -6,9 +6,9 @@ use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::text::Line;
 
 use super::gpus;
-use crate::model::{Model, bytes_of, split};
+use crate::model::{Model, WHOLE, bytes_of, split};
 use crate::text::{gib, parts, seconds, share, width};
-use crate::view::{Scene, View, line, span};
+use crate::view::{Scene, View, below, line, span};
 
 pub(super) struct Answer {
     /// The large figure: `0.40`, `3`.
@@ -16,14 +16,14 @@ pub(super) struct Answer {
     /// Its description: `RTX 4090, 9.3 GiB, GPU 6`.
     of: String,
     /// Whether it lasts: `yours`.
-    lasts: Option<String>,
+    lasts: Option<&'static str>,
     /// Fraction of a GPU, or of an instance.
     size: f64,
     of_instance: bool,
 }
 
 fn answer(view: &View<'_>, room: &ModelRoomView) -> Answer {
-    let gpus = of_model(view, room);
+    let gpus = view.model.gpus_of(room);
     let of_instance = gpus.clone().any(GpuView::is_instance);
     let (amount, words, size) = match room.whole {
         0 => (share(room.largest), "", room.largest),
@@ -45,13 +45,13 @@ fn answer(view: &View<'_>, room: &ModelRoomView) -> Answer {
         ([a, b, c, _, ..], _) => format!(", GPUs {a}, {b}, {c}{}", view.glyphs.ellipsis),
         (all, _) => format!(", GPUs {}", all.join(", ")),
     };
-    let lasts = match view.model.dry_run(room) {
-        Some((_, tried)) if tried.starts => match view.model.has_half(room) {
-            true => Some("0.50 yours, more on loan".to_owned()),
-            false => Some(keeps(tried).to_owned()),
-        },
-        _ => None,
-    };
+    let tried = view.model.dry_run(room).map(|(_, tried)| tried);
+    let lasts = tried
+        .filter(|t| t.starts)
+        .map(|tried| match view.model.has_half(room) {
+            true => "0.50 yours, more on loan",
+            false => keeps(tried),
+        });
     Answer {
         amount,
         of: format!("{words}{}{place}", short(view, room)),
@@ -61,17 +61,9 @@ fn answer(view: &View<'_>, room: &ModelRoomView) -> Answer {
     }
 }
 
-fn of_model<'a>(
-    view: &View<'a>,
-    room: &'a ModelRoomView,
-) -> impl Iterator<Item = &'a GpuView> + Clone {
-    let gpus = view.snapshot.gpus.iter();
-    gpus.filter(|g| g.model == room.model || g.short == room.model)
-}
-
 /// The model, named as beside its GPUs.
 fn short(view: &View<'_>, room: &ModelRoomView) -> String {
-    let gpu = of_model(view, room).next();
+    let gpu = view.model.gpus_of(room).next();
     gpu.map_or_else(|| room.model.clone(), gpus::called)
 }
 
@@ -97,7 +89,7 @@ pub(super) fn rows(view: &View<'_>, answers: Option<&[Answer]>, cols: u16) -> us
         return 2;
     };
     let best = all.first().map_or(0.0, |a| a.size);
-    let more = all.len() > 1 || !made(view).is_empty() || !later(view).is_empty();
+    let more = all.len() > 1 || !later(view).is_empty();
     match best > 0.0 && usize::from(cols) >= crate::view::WIDE {
         true => 4,
         false => 2 + usize::from(more),
@@ -115,7 +107,7 @@ fn whose(model: &Model) -> String {
 impl Answer {
     /// Its description; with `whole` also whether it lasts, which otherwise stands in another row.
     fn text(&self, whole: bool) -> String {
-        match self.lasts.as_ref().filter(|_| whole) {
+        match self.lasts.filter(|_| whole) {
             Some(lasts) => format!("{}: {lasts}", self.of),
             None => self.of.clone(),
         }
@@ -142,32 +134,34 @@ pub(in crate::view) fn free_now(view: &View<'_>) -> String {
     format!("FREE NOW{}: {}", whose(view.model), said.join("; "))
 }
 
-/// When others make room, if nothing is free.
-fn made(view: &View<'_>) -> Vec<String> {
+/// `in 30s: others make room`, `in 44m: c2 ends`; none if it starts now or nobody knows when.
+pub(in crate::view) fn when(tried: &Tried, asked_ms: u64) -> Option<String> {
+    let made = tried.expected_ms.filter(|_| !tried.takings.is_empty());
+    let expected = tried.expected.as_ref().filter(|_| !tried.by_hours);
+    made.map_or_else(
+        || expected.map(|e| format!("{}: {}", e.when(), e.cause)),
+        |at| {
+            let wait = seconds(at.saturating_sub(asked_ms).div_ceil(1000));
+            Some(format!("in {wait}: others make room"))
+        },
+    )
+}
+
+/// When a part starts where nothing is free, who comes first, and when a whole GPU starts where a part is free.
+fn later(view: &View<'_>) -> Vec<Line<'static>> {
     let now = view.snapshot.claimable_now.iter();
     let rooms = now.flat_map(|now| &now.models);
-    let made = rooms.filter_map(|room| {
-        let (run, tried) = view.model.dry_run(room)?;
+    let runs = rooms.flat_map(|room| view.model.dry_runs_of(room));
+    let told = runs.filter_map(|(room, run, tried)| {
         let (size, model) = (share(f64::from(run.milli) / 1000.0), short(view, room));
-        let (made, keeps) = (made_for(tried, run.asked.0)?, keeps(tried));
-        Some(format!("{size} {model} {keeps} {made}: others make room"))
+        let (keeps, when) = (keeps(tried), when(tried, run.asked.0)?);
+        let text = format!("{size} {model} {keeps} {when}");
+        Some((run.milli, line!(view; good text)))
     });
-    made.collect()
-}
-
-/// `in 30s`, if others make room for the tried size then.
-pub(in crate::view) fn made_for(tried: &Tried, asked_ms: u64) -> Option<String> {
-    let at = tried.expected_ms.filter(|_| !tried.takings.is_empty())?;
-    let wait = seconds(at.saturating_sub(asked_ms).div_ceil(1000));
-    Some(format!("in {wait}"))
-}
-
-/// When there may be more, and who comes first.
-fn later(view: &View<'_>) -> Vec<String> {
-    let claims = view.snapshot.claims.iter();
-    let ends = claims.filter_map(|c| Some((c.ends_ms?, &c.id)));
-    let at = |(at, id)| format!("{id} ends {}", view.model.clock.short_time(at));
-    ends.min().map(at).into_iter().chain(first(view)).collect()
+    let who = first(view).map(|text| (WHOLE - 1, line!(view; dim text)));
+    let mut all: Vec<_> = told.chain(who).collect();
+    all.sort_by_key(|(size, _)| *size);
+    all.into_iter().map(|(_, line)| line).collect()
 }
 
 pub(in crate::view) fn first(view: &View<'_>) -> Option<String> {
@@ -193,9 +187,7 @@ pub(super) fn draw(view: &View<'_>, answers: Option<&[Answer]>, area: Rect, scen
         scene.line(head, area, 0);
         return scene.line(others_line(view, area.width), area, 1);
     };
-    let made = made(view).into_iter().map(|text| line!(view; good text));
-    let others = later(view).into_iter().map(|text| line!(view; dim text));
-    let mut later: Vec<Line<'static>> = made.chain(others).collect();
+    let mut later = later(view);
     let has = all.first().is_some_and(|a| a.size > 0.0);
     if area.height >= 4 && look.glyphs.lines && has {
         scene.line(head, area, 0);
@@ -206,7 +198,7 @@ pub(super) fn draw(view: &View<'_>, answers: Option<&[Answer]>, area: Rect, scen
     if has {
         let whole = head.width() + said(view, &all[0], true).width() <= cols;
         head.extend(said(view, &all[0], whole));
-        let lasts = all[0].lasts.clone().filter(|_| !whole);
+        let lasts = all[0].lasts.filter(|_| !whole);
         rest.extend(lasts.map(|text| line!(view; text text)));
         rest.extend(all[1..].iter().map(|a| said(view, a, true)));
     } else {
@@ -294,19 +286,15 @@ fn large(
     let [digits, words_at, you] = Layout::horizontal(sizes).spacing(1).areas(area);
     let style = |row| Line::styled(big(row), view.theme.good);
     let whole = width(&all[0].text(true)) <= words_at.width.into();
-    let lasts = all[0].lasts.clone().filter(|_| !whole);
-    let best = [Some(all[0].text(whole)), lasts].into_iter().flatten();
-    let mut lines: Vec<_> = best.map(|text| line!(view; strong text)).collect();
+    let mut lines = vec![line!(view; strong all[0].text(whole))];
+    let lasts = all[0].lasts.filter(|_| !whole);
+    lines.extend(lasts.map(|text| line!(view; strong text)));
     lines.extend(all[1..].iter().map(|a| said(view, a, true)).chain(later));
     let mut sums = yours(view);
     sums.extend(others(view, OTHERS.into()));
-    for (at, lines) in [
-        (digits, (0..3).map(style).collect()),
-        (words_at, lines),
-        (you, sums),
-    ] {
-        scene.rows(lines, crate::view::below(at, 1));
-    }
+    scene.rows((0..3).map(style), below(digits, 1));
+    scene.rows(lines, below(words_at, 1));
+    scene.rows(sums, below(you, 1));
 }
 
 fn yours(view: &View<'_>) -> Vec<Line<'static>> {
@@ -315,16 +303,15 @@ fn yours(view: &View<'_>) -> Vec<Line<'static>> {
     if mine().next().is_none() {
         return Vec::new();
     }
-    let gpus = |sum: f64| parts(sum);
     // Rounded as displayed, so that used and unused add up to claimed.
     let written = |sum: f64| (sum * 100.0).round() / 100.0;
     let claimed = written(size_of(mine(), view.snapshot));
-    let mut text = format!("claimed {}", gpus(claimed));
+    let mut text = format!("claimed {}", parts(claimed));
     if let Some(sum) = split(mine(), view.snapshot) {
         let used = written(sum.used);
-        text += &format!(": used {}, unused {}", gpus(used), gpus(claimed - used));
+        text += &format!(": used {}, unused {}", parts(used), parts(claimed - used));
         if sum.burst >= 0.005 {
-            text += &format!(", burst {}", gpus(sum.burst));
+            text += &format!(", burst {}", parts(sum.burst));
         }
     }
     vec![line!(view; heading "YOU ", text text)]

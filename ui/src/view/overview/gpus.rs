@@ -290,26 +290,24 @@ impl<'a> Table<'a> {
             true => line!(view; focus "GPUS", dim more),
             false => line!(view; heading "GPUS", dim more),
         };
-        let signs = line!(view;
+        let mut signs = line!(view;
             used glyphs.used.repeat(2), dim " used ",
             burst glyphs.burst.repeat(2), dim " burst ",
             unused glyphs.unused.repeat(2), dim " unused ",
         );
         let first = self.name + 1 + self.map;
-        let room = first.saturating_sub(line.width() + signs.width());
-        let fits = |words: &&str| width(words) + 2 <= room;
-        // The signs stand above the end of the maps if there is room, otherwise after the words.
-        let words = ["held above, used below", "held:"].into_iter();
-        let words = words.skip(usize::from(self.each == 1)).find(fits);
-        let gap = match words.unwrap_or_default() {
-            "" => room.min(2),
-            "held:" => 7,
-            _ => room,
+        let fits = |line: &Line<'_>, words: &str, signs: &Line<'_>| {
+            line.width() + width(words) + signs.width() <= first
         };
-        let words = view.left(&format!(" {}", words.unwrap_or_default()), gap);
-        line.push_span(span(words, view.theme.dim));
-        if line.width() + signs.width() <= first {
-            line.extend(signs);
+        let yours = line!(view; strong glyphs.mine, dim " yours ");
+        let is_mine = |c: &ClaimView| c.uid == view.model.viewer.uid;
+        if view.snapshot.claims.iter().any(is_mine) && fits(&signs, " held: GPUS", &yours) {
+            signs.extend(yours);
+        }
+        let words = [" held above, used below   ", " held: ", "  "].into_iter();
+        let mut words = words.skip(usize::from(self.each == 1));
+        if let Some(words) = words.find(|words| fits(&line, words, &signs)) {
+            line.extend(line!(view; dim words).into_iter().chain(signs));
         }
         scene.line(line, area, 0);
         let by_sms = view.snapshot.gpus.iter().any(is_by_sms);

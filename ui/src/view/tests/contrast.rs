@@ -77,8 +77,7 @@ fn screens() -> Vec<(String, Model)> {
         for size in [(60, 15), (80, 24), (120, 40), (200, 50)] {
             for page in Page::ALL {
                 let mut m = model(NLP, size, snapshot.clone());
-                m.checks.rows = Some(Ok(canned::checks()));
-                m.past.view = Some(Ok(Box::new(canned::recorded())));
+                known(&mut m);
                 press(&mut m, &(page.place() + 1).to_string());
                 out.push((format!("{name} {page:?} {size:?}"), m));
             }

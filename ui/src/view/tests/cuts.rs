@@ -102,8 +102,7 @@ fn no_word_is_cut_at_any_width() {
     for (name, snapshot) in laboratory().into_iter().chain(more_states()).chain(more) {
         for keys in keys {
             let mut m = model(NLP, (120, 40), snapshot.clone());
-            m.checks.rows = Some(Ok(canned::checks()));
-            m.past.view = Some(Ok(Box::new(canned::recorded())));
+            known(&mut m);
             press(&mut m, keys);
             let mut known = BTreeSet::new();
             for size in [(250, 60), (200, 60), (160, 60), (120, 60)] {

@@ -27,8 +27,7 @@ fn look(vars: &[(&str, &str)]) -> Look {
 /// A screen with everything on it.
 fn full(page: Page) -> Model {
     let mut m = model(NLP, (80, 24), canned::eventful());
-    m.checks.rows = Some(Ok(canned::checks()));
-    m.past.view = Some(Ok(Box::new(canned::recorded())));
+    known(&mut m);
     open(&mut m, page);
     press(&mut m, "j");
     m

@@ -6,12 +6,6 @@ use super::*;
 use crate::model::{Split, split};
 use crate::testing::canned::states::{Random, any_state};
 
-fn row(text: &str, start: &str) -> String {
-    let found = text.lines().find(|l| l.trim_start().starts_with(start));
-    let found = found.unwrap_or_else(|| panic!("no `{start}` on\n{text}"));
-    found.to_owned()
-}
-
 fn on(page: Page, snapshot: gshare_proto::Snapshot) -> String {
     // Nothing is folded for a user without claims.
     let viewer = if page == Page::Claims { ROOT } else { NLP };
@@ -239,34 +233,56 @@ fn a_share_of_turns_is_gpu_time_and_sm_activity_stands_beside_it() {
     assert!(claims.contains("  20    20    ~12"), "{claims}");
 }
 
+/// The dry runs that the screen asks for now: their numbers and sizes.
+fn asked(m: &mut Model) -> Vec<(u64, Option<u32>)> {
+    let clock = m.clock;
+    let commands = crate::update::update(m, crate::msg::Msg::Tick(clock)).into_iter();
+    let size = |cmd| match cmd {
+        crate::msg::Cmd::Ask(crate::feed::Request::Call { seq, call }) => match *call {
+            gshare_proto::Call::Try(spec) => (seq, spec.gpus_milli),
+            other => panic!("{other:?}"),
+        },
+        other => panic!("{other:?}"),
+    };
+    commands.map(size).collect()
+}
+
 /// FREE NOW says whether it lasts by the viewer's own dry run of that size, and nothing until the answer.
 #[test]
 fn free_now_is_yours_or_on_loan_by_a_dry_run() {
     let said = |starts: bool, entitled: bool, size: (u16, u16)| {
         let mut m = model(NLP, size, canned::lab());
-        let clock = m.clock;
-        let asked = crate::update::update(&mut m, crate::msg::Msg::Tick(clock));
-        let [crate::msg::Cmd::Ask(crate::feed::Request::Call { seq, call })] = &asked[..] else {
-            panic!("{asked:?}");
+        let dry_runs = asked(&mut m);
+        let [(seq, Some(400)), (whole, Some(1000))] = dry_runs[..] else {
+            panic!("{dry_runs:?}");
         };
-        let gshare_proto::Call::Try(spec) = call.as_ref() else {
-            panic!("{call:?}");
-        };
-        assert_eq!(spec.gpus_milli, Some(400));
         assert!(!screen(&m).contains(": yours") && !screen(&m).contains(": on loan"));
-        let tried = gshare_proto::Tried {
-            starts,
-            entitled,
-            ..Default::default()
+        let answer = |seq, starts, expected| {
+            let tried = gshare_proto::Tried {
+                starts,
+                entitled,
+                expected,
+                ..Default::default()
+            };
+            let outcome = Ok(gshare_proto::Reply::Tried(tried));
+            crate::msg::Msg::Update(crate::feed::Update::CallResult { seq, outcome })
         };
-        let outcome = Ok(gshare_proto::Reply::Tried(tried));
-        let answer = crate::feed::Update::CallResult { seq: *seq, outcome };
-        crate::update::update(&mut m, crate::msg::Msg::Update(answer));
+        let later = ExpectedView {
+            low_s: 9300,
+            high_s: Some(9300),
+            certain: true,
+            cause: "c12 ends".to_owned(),
+        };
+        crate::update::update(&mut m, answer(seq, starts, None));
+        crate::update::update(&mut m, answer(whole, false, Some(later)));
         // It is not requested again each second.
-        let again = crate::update::update(&mut m, crate::msg::Msg::Tick(clock));
-        assert_eq!(again, []);
+        assert_eq!(asked(&mut m), []);
+        let text = screen(&m);
+        let keeps = if entitled { "yours" } else { "on loan" };
+        let whole = format!("5 wait before you;  1.0 RTX 4090 {keeps} in 2h 35m: c12 ends");
+        assert!(text.contains(&whole) || size.0 > 80, "{text}");
         let line = row(
-            &screen(&m),
+            &text,
             if size.0 < 100 {
                 "FREE NOW"
             } else {
@@ -292,32 +308,23 @@ fn free_now_is_yours_or_on_loan_by_a_dry_run() {
 fn whole_gpus_are_named_and_half_of_what_is_on_loan_may_be_yours() {
     for half_is_yours in [true, false] {
         let mut m = model(NLP, (80, 24), canned::lab());
-        let clock = m.clock;
         let snapshot = m.snapshot.as_mut().unwrap();
         (snapshot.gpus[3].claimable, snapshot.gpus[7].claimable) = (1.0, 1.0);
         snapshot.claimable_now.as_mut().unwrap().models[0].whole = 2;
         for (milli, entitled) in [(2000, false), (500, half_is_yours)] {
-            let asked = crate::update::update(&mut m, crate::msg::Msg::Tick(clock));
-            let [crate::msg::Cmd::Ask(crate::feed::Request::Call { seq, call })] = &asked[..]
-            else {
-                panic!("{asked:?}");
+            let dry_runs = asked(&mut m);
+            assert_eq!((dry_runs.len(), dry_runs[0].1), (1, Some(milli)));
+            let tried = gshare_proto::Tried {
+                starts: true,
+                entitled,
+                ..Default::default()
             };
-            let is_of = |spec: &gshare_proto::ClaimSpec| spec.gpus_milli == Some(milli);
-            assert!(matches!(call.as_ref(), gshare_proto::Call::Try(spec) if is_of(spec)));
-            m.tried(
-                *seq,
-                gshare_proto::Tried {
-                    starts: true,
-                    entitled,
-                    ..Default::default()
-                },
-            );
+            m.tried(dry_runs[0].0, tried);
         }
         let line = row(&screen(&m), "FREE NOW");
-        let lasts = if half_is_yours {
-            "0.50 yours, more on loan"
-        } else {
-            "on loan"
+        let lasts = match half_is_yours {
+            true => "0.50 yours, more on loan",
+            false => "on loan",
         };
         let wanted = format!("2 whole GPUs RTX 4090, GPUs 3, 7: {lasts}");
         assert!(line.ends_with(&wanted), "{line}");
@@ -330,14 +337,10 @@ fn whole_gpus_are_named_and_half_of_what_is_on_loan_may_be_yours() {
 fn where_nothing_is_free_it_is_said_when_others_make_room() {
     for size in [(80, 24), (120, 40)] {
         let mut m = model(NLP, size, canned::nothing_free());
-        let clock = m.clock;
-        let asked = crate::update::update(&mut m, crate::msg::Msg::Tick(clock));
-        let [crate::msg::Cmd::Ask(crate::feed::Request::Call { seq, call })] = &asked[..] else {
-            panic!("{asked:?}");
+        let dry_runs = asked(&mut m);
+        let [(seq, Some(250))] = dry_runs[..] else {
+            panic!("{dry_runs:?}");
         };
-        assert!(
-            matches!(call.as_ref(), gshare_proto::Call::Try(spec) if spec.gpus_milli == Some(250))
-        );
         let mut said = |takings: Vec<gshare_proto::TakingView>| {
             let tried = gshare_proto::Tried {
                 entitled: true,
@@ -345,7 +348,7 @@ fn where_nothing_is_free_it_is_said_when_others_make_room() {
                 expected_ms: Some(canned::NOW_MS + 30_000),
                 ..Default::default()
             };
-            m.tried(*seq, tried);
+            m.tried(seq, tried);
             screen(&m)
         };
         let text = said(vec![gshare_proto::TakingView::default()]);

@@ -4,13 +4,8 @@ use gshare_proto::{GpuState, Snapshot};
 
 use super::*;
 
-/// The rows of a screen with this beginning, without what follows the figures.
 fn row(m: &Model, start: &str) -> String {
-    let text = screen(m);
-    let found = text.lines().find(|l| l.trim_start().starts_with(start));
-    found
-        .unwrap_or_else(|| panic!("no `{start}` on\n{text}"))
-        .to_owned()
+    crate::testing::row(&screen(m), start)
 }
 
 fn on(page: Page, snapshot: &Snapshot) -> Model {
