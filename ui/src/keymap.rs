@@ -108,16 +108,6 @@ impl Key {
             && event.modifiers.contains(KeyModifiers::CONTROL) == self.control
             && !event.modifiers.intersects(strange)
     }
-
-    #[cfg(test)]
-    pub(crate) fn event(self) -> KeyEvent {
-        let modifiers = if self.control {
-            KeyModifiers::CONTROL
-        } else {
-            KeyModifiers::NONE
-        };
-        KeyEvent::new(self.code, modifiers)
-    }
 }
 
 pub(crate) struct Command {

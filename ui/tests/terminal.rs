@@ -61,16 +61,6 @@ fn a_light_terminal_that_says_so_has_the_colours_for_it() {
     assert!(canned.end("left: quit").success());
 }
 
-#[test]
-fn ctrl_c_leaves_from_within_a_dialog() {
-    let mut canned = Canned::start(&["workstation"]);
-    canned.until_text("? help  q quit");
-    canned.press("n");
-    canned.until_text("Claim a part of a GPU");
-    canned.press("\u{3}");
-    assert!(canned.end("left: quit").success());
-}
-
 /// Small, usual and large terminals.
 const SIZES: [(u16, u16); 3] = [(60, 15), (80, 24), (200, 60)];
 

@@ -4,7 +4,7 @@ use gshare_proto::{Call, Granted, Reply, Wait};
 use super::*;
 use crate::keymap::commands;
 use crate::model::{RowKey, Section};
-use crate::testing::{NLP, ROOT, canned, model, press, screen, show};
+use crate::testing::{NLP, ROOT, canned, known, model, press, screen, show};
 
 fn at_work() -> Model {
     model(NLP, (80, 24), canned::workstation())
@@ -40,84 +40,6 @@ fn refused(message: &str) -> Result<Reply, Failure> {
         message: message.to_owned(),
         hint: Some("-g .2 starts now".to_owned()),
     })
-}
-
-/// Key sequences to all places where keys have a meaning.
-const STARTS: &[&str] = &[
-    "",
-    "j",
-    "jj",
-    "<right>",
-    "<right><right>",
-    "j<enter>",
-    "?",
-    "?jjj",
-    "n",
-    "jx",
-    "jr",
-    "jjjjj",
-    "/v",
-    "/v<enter>",
-    "<end>",
-    "jj<pgdn>",
-    "2",
-    "2j",
-    "2jjj",
-    "2j<left>",
-    "2<end>",
-    "2<home>",
-    "2<home><left>",
-    "3j",
-    "3]",
-    "4",
-    "4<right>",
-    "4[",
-    "5j",
-    "<enter>",
-    "<right><right><enter>",
-    "!",
-    "!j",
-    "<esc>",
-];
-
-#[test]
-fn every_key_in_the_table_does_something() {
-    let mut snapshot = canned::workstation();
-    for claim in &mut snapshot.claims {
-        claim.ends_ms = Some(canned::NOW_MS + 60_000);
-    }
-    // Late enough for the Queue to have a second half.
-    snapshot.claims[0].ends_ms = Some(canned::NOW_MS + 20 * 3_600_000);
-    snapshot.claims[1].place.word = Some("offloaded".to_owned());
-    snapshot.claims[0].announced = Some("moves".to_owned());
-    snapshot.claims[0].place.on_its_way = Some(false);
-    for command in commands() {
-        for key in command.keys() {
-            let works = STARTS.iter().any(|start| {
-                // Small enough that boxes scroll; as root, so that everything is allowed.
-                let mut m = model(ROOT, (80, 14), snapshot.clone());
-                m.caption = Some("scene 1".to_owned());
-                m.recorded = true;
-                press(&mut m, start);
-                if !command.context.holds(Context::of(&m)) {
-                    return false;
-                }
-                // The doctor has just answered.
-                m.checks.asked_ms = m.clock.now_ms;
-                m.toast = None;
-                let mut after = m.clone();
-                let commands = update(&mut after, Msg::Key(key.event()));
-                // A message alone is no effect.
-                after.toast = None;
-                !commands.is_empty() || after != m
-            });
-            assert!(
-                works,
-                "{} in {:?} does nothing",
-                command.shown, command.context
-            );
-        }
-    }
 }
 
 #[test]
@@ -225,8 +147,7 @@ fn filtering_finds_users_and_words() {
 #[test]
 fn a_filter_is_for_the_rows_of_the_screen_that_is_shown() {
     let mut m = at_work();
-    m.checks.rows = Some(Ok(canned::checks()));
-    m.past.view = Some(Ok(Box::new(canned::recorded())));
+    known(&mut m);
     let (users, checks) = (m.past.users().len(), canned::checks().len());
     press(&mut m, "4/vis");
     assert_eq!(m.keys(Section::Users).len(), 1);
