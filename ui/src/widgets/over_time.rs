@@ -44,9 +44,8 @@ impl OverTime<'_> {
             (part.round() as usize).max(usize::from(amount > 0.0))
         };
         let of = |m: &Option<Moment>| {
-            m.map_or((0, 0), |m| {
-                (height(m.claimed), height(m.used.unwrap_or(0.0)))
-            })
+            let m = m.unwrap_or_default();
+            (height(m.claimed), height(m.used.unwrap_or(0.0)))
         };
         self.moments.iter().map(of).collect()
     }
@@ -77,7 +76,9 @@ impl Widget for OverTime<'_> {
         // A data set draws over the previous one cell by cell, so all dots of a cell are in the set of its colour.
         let mut sets: [Vec<(f64, f64)>; 3] = Default::default();
         for (cell, tops) in heights.chunks(across).enumerate() {
-            for row in 0..usize::from(area.height) {
+            // Above the highest of them nothing is drawn.
+            let top = tops.iter().map(|(claim, used)| claim.max(used)).max();
+            for row in 0..top.map_or(0, |top| top.div_ceil(down)) {
                 let places = (0..tops.len())
                     .flat_map(|x| (row * down..(row + 1) * down).map(move |y| (x, y)));
                 let dot = |(x, y)| {
@@ -95,7 +96,8 @@ impl Widget for OverTime<'_> {
             (glyphs.burst, theme.burst),
             (glyphs.used, theme.used),
         ];
-        let sets = sets.iter().zip(signs).map(|(data, (sign, style))| {
+        let drawn = sets.iter().zip(signs).filter(|(data, _)| !data.is_empty());
+        let sets = drawn.map(|(data, (sign, style))| {
             let marker = match glyphs.lines {
                 true => Marker::Braille,
                 false => Marker::Custom(sign.chars().next().unwrap_or('.')),
