@@ -136,15 +136,12 @@ pub(in crate::view) fn free_now(view: &View<'_>) -> String {
 
 /// `in 30s: others make room`, `in 44m: c2 ends`; none if it starts now or nobody knows when.
 pub(in crate::view) fn when(tried: &Tried, asked_ms: u64) -> Option<String> {
-    let made = tried.expected_ms.filter(|_| !tried.takings.is_empty());
-    let expected = tried.expected.as_ref().filter(|_| !tried.by_hours);
-    made.map_or_else(
-        || expected.map(|e| format!("{}: {}", e.when(), e.cause)),
-        |at| {
-            let wait = seconds(at.saturating_sub(asked_ms).div_ceil(1000));
-            Some(format!("in {wait}: others make room"))
-        },
-    )
+    if let Some(at) = tried.expected_ms.filter(|_| !tried.takings.is_empty()) {
+        let wait = seconds(at.saturating_sub(asked_ms).div_ceil(1000));
+        return Some(format!("in {wait}: others make room"));
+    }
+    let expected = tried.expected.as_ref().filter(|_| !tried.by_hours)?;
+    Some(format!("{}: {}", expected.when(), expected.cause))
 }
 
 /// When a part starts where nothing is free, who comes first, and when a whole GPU starts where a part is free.
