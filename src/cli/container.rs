@@ -154,7 +154,7 @@ fn composed(
             Some("-f" | "--file") => {
                 let _ = words.next();
             }
-            Some(one) if one.starts_with("--file=") => {}
+            Some(one) if one.starts_with("--file=") || one.starts_with("-f") => {}
             _ => whole.push(word.clone()),
         }
     }
@@ -250,8 +250,16 @@ fn flags(start: Start, place: &ContainerPlace) -> (Vec<String>, Vec<String>) {
     }
 }
 
-/// Flags of `run` without a value, needed to find the image among the words.
-const ALONE: [&str; 14] = [
+/// A flag in front of the image, or several letters of which the last may have a value.
+struct Flag<'a> {
+    name: &'a str,
+    value: &'a str,
+    words: &'a [OsString],
+}
+
+/// Flags of `podman run` and `docker run` without a value; all others have one.
+const ALONE: [&str; 15] = [
+    "ditPq",
     "--rm",
     "--detach",
     "--interactive",
@@ -268,41 +276,84 @@ const ALONE: [&str; 14] = [
     "--rmi",
 ];
 
-/// The words after a verb, without flags that request GPUs. The container has the claim's GPUs, and with the driver's
-/// own library beside gshare's its limits would not hold.
-fn without_gpus(kind: Kind, words: &[OsString]) -> Vec<OsString> {
-    let mut left = Vec::new();
-    let mut at = 0;
-    while let Some(word) = words.get(at) {
-        let text = word.to_str().unwrap_or_default();
-        let (name, value) = text.split_once('=').unwrap_or((text, ""));
-        if !text.starts_with('-') || text == "--" {
-            break;
-        }
-        let letters = text.starts_with("--") || !text[1..].chars().all(|c| "ditPq".contains(c));
-        let alone = text.contains('=')
-            || ALONE.contains(&text)
-            || !letters
-            || kind == Kind::Apptainer && !VALUES.contains(&text);
-        let next = words
-            .get(at + 1)
-            .and_then(|w| w.to_str())
-            .filter(|_| !alone);
-        let value = next.unwrap_or(value);
-        let asks = match name {
-            "--gpus" | "--nv" | "--nvccli" => true,
-            "--device" => value.starts_with("nvidia.com/"),
-            "--runtime" => value == "nvidia",
-            _ => false,
+/// Flags of apptainer with a value; all others have none.
+const VALUED: [&str; 16] = [
+    "BHWSo",
+    "--bind",
+    "--mount",
+    "--env",
+    "--env-file",
+    "--home",
+    "--workdir",
+    "--scratch",
+    "--overlay",
+    "--pwd",
+    "--cwd",
+    "--app",
+    "--network",
+    "--security",
+    "--memory",
+    "--cpus",
+];
+
+/// The flags among the words after the verb.
+fn flags_before_image(kind: Kind, words: &[OsString]) -> impl Iterator<Item = Flag<'_>> {
+    let valued = move |name: &str| match kind {
+        Kind::Apptainer => VALUED[0].contains(name) || VALUED.contains(&name),
+        _ => !ALONE[0].contains(name) && !ALONE.contains(&name),
+    };
+    let mut rest = words;
+    std::iter::from_fn(move || {
+        let word = rest.first()?.to_str()?;
+        let long = word.starts_with("--");
+        let mut letters = word.char_indices().skip(1);
+        let end = match long {
+            true => word.find('='),
+            false => letters
+                .find_map(|(i, c)| Some(i + c.len_utf8()).filter(|end| valued(&word[i..*end]))),
         };
-        let end = at + 1 + usize::from(next.is_some());
-        if !asks {
-            left.extend_from_slice(&words[at..end]);
+        let (name, attached) = word.split_at(end.unwrap_or(word.len()));
+        if !name.starts_with('-') || name == "--" {
+            return None;
         }
-        at = end;
+        let follows = attached.is_empty() && if long { valued(name) } else { end.is_some() };
+        let next = rest.get(1).filter(|_| follows);
+        let words;
+        (words, rest) = rest.split_at(1 + usize::from(next.is_some()));
+        let value = next.map_or(attached, |w| w.to_str().unwrap_or_default());
+        let value = value.trim_start_matches('=');
+        Some(Flag { name, value, words })
+    })
+}
+
+impl Flag<'_> {
+    /// The container has the claim's GPUs, and with the driver's own library beside gshare's its limits would not
+    /// hold.
+    fn asks_for_gpus(&self) -> bool {
+        match self.name {
+            "--gpus" | "--nv" | "--nvccli" => true,
+            "--device" => self.value.starts_with("nvidia.com/"),
+            "--runtime" => self.value == "nvidia",
+            _ => false,
+        }
     }
-    left.extend_from_slice(&words[at.min(words.len())..]);
-    left
+
+    /// apptainer then shows the container little of `/dev`.
+    fn contains(&self) -> bool {
+        match self.name.strip_prefix("--") {
+            Some(name) => ["contain", "containall", "compat"].contains(&name),
+            None => self.name.contains(['c', 'C']),
+        }
+    }
+}
+
+/// The words after a verb, without flags that request GPUs.
+fn without_gpus(kind: Kind, words: &[OsString]) -> Vec<OsString> {
+    let (asking, others): (Vec<Flag<'_>>, Vec<Flag<'_>>) =
+        flags_before_image(kind, words).partition(Flag::asks_for_gpus);
+    let flags: usize = asking.iter().chain(&others).map(|f| f.words.len()).sum();
+    let others = others.iter().flat_map(|f| f.words);
+    others.chain(&words[flags..]).cloned().collect()
 }
 
 /// Whether a command starts a container, and where its parts are. A command that already names a device of gshare is
@@ -343,7 +394,7 @@ fn find(command: &[OsString], root: bool) -> Option<Start> {
                     kind,
                     sudo,
                     root: root || sudo,
-                    contained: words[at..].iter().any(|w| CONTAINED.contains(w)),
+                    contained: flags_before_image(kind, &command[at + 1..]).any(|f| f.contains()),
                 });
             }
             "compose" if kind == Kind::Docker => {
@@ -358,35 +409,8 @@ fn find(command: &[OsString], root: bool) -> Option<Start> {
     None
 }
 
-/// Flags of apptainer that show a container little of `/dev`.
-const CONTAINED: [&str; 5] = ["-c", "--contain", "-C", "--containall", "--compat"];
-
 /// Verbs of `docker compose` that make containers.
 const COMPOSED: &[&str] = &["up", "run", "create"];
-
-/// Flags of apptainer with a value; most of its flags have none.
-const VALUES: [&str; 20] = [
-    "-B",
-    "--bind",
-    "--mount",
-    "--env",
-    "--env-file",
-    "-H",
-    "--home",
-    "-W",
-    "--workdir",
-    "-S",
-    "--scratch",
-    "-o",
-    "--overlay",
-    "--pwd",
-    "--cwd",
-    "--app",
-    "--network",
-    "--security",
-    "--memory",
-    "--cpus",
-];
 
 #[cfg(test)]
 mod tests {
@@ -514,12 +538,21 @@ mod tests {
                 "podman run -d --device /dev/fuse img",
             ),
             (
-                "apptainer exec --nv -B /a:/b --contain img --nv",
-                "apptainer exec -B /a:/b --contain img --nv",
+                "docker run -p8080:80 -itv/a:/b -v /c:/d --gpus all img",
+                "docker run -p8080:80 -itv/a:/b -v /c:/d img",
+            ),
+            (
+                "apptainer exec --nv -B /a:/b -eC img --nv",
+                "apptainer exec -B /a:/b -eC img --nv",
+            ),
+            (
+                "apptainer exec --nv img python3 -c 1",
+                "apptainer exec img python3 -c 1",
             ),
         ] {
             let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
             let start = find(&words, false).expect("a container");
+            assert_eq!(start.contained, line.contains("-eC"), "{line}");
             let whole = with(&words, start, Vec::new(), Vec::new());
             assert_eq!(whole.join(" ".as_ref()).to_str(), Some(left), "{line}");
         }

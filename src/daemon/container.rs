@@ -437,6 +437,8 @@ fn write_spec(world: &World<'_>, dir: &Path, id: ClaimId) -> anyhow::Result<Vec<
         anyhow::bail!("{id} has ended");
     };
     let mut env = granted.env;
+    // NVIDIA's runtime, where it is the default one, adds nothing then: images ask for all GPUs.
+    env.push(("NVIDIA_VISIBLE_DEVICES".to_owned(), "void".to_owned()));
     let mut mounts = vec![Mount::read_only(
         &world.host.paths.runtime_dir,
         &world.host.paths.runtime_dir,
