@@ -70,8 +70,7 @@ fn a_drained_gpu_starts_nothing_until_it_is_opened_again() {
     assert!(ok(&station, &["status"]).contains("draining: new"));
 
     // A killed service still knows it after a restart, and the waiting claim is in the queue again.
-    station.stop_service(Signal::SIGKILL).expect("killed");
-    station.start_service().expect("starts again");
+    support::restart(&mut station, Signal::SIGKILL);
     let again = until("it waits again", SOON, || {
         let queue = station.snapshot().ok()?.queue;
         queue.first().map(|q| q.reason.clone())
@@ -168,8 +167,7 @@ fn kill_ends_every_process_of_a_claim() {
         lives(child.id()) && lives(grandchild),
         "they ignore SIGTERM"
     );
-    station.stop_service(Signal::SIGKILL).expect("killed");
-    station.start_service().expect("starts again");
+    support::restart(&mut station, Signal::SIGKILL);
     ok(&station, &["admin", "kill", "c1", "--grace", "0"]);
     let status = child.wait().expect("reaped");
     assert!(!status.success());
@@ -271,8 +269,7 @@ fn the_most_that_a_quota_allows_holds_over_claims_and_restarts() {
     // Growing does not bypass it, and a killed service still knows it.
     let grown = run(&station, &["resize", "c1", "-g", "0.6"]);
     assert_eq!(grown.status.code(), Some(75));
-    station.stop_service(Signal::SIGKILL).expect("killed");
-    station.start_service().expect("starts again");
+    support::restart(&mut station, Signal::SIGKILL);
     assert_eq!(refused(&station, "0.2").0, Some(75));
 
     let listed = ok(&station, &["admin", "quota", "list", "--json"]);
@@ -384,8 +381,7 @@ fn a_release_for_a_time_ends_by_itself_and_outlives_the_service() {
     assert!(said.contains("taken back in 15 s"), "{said}");
     board(&station).reset(1).expect("nobody has it open");
     // A restarted service does not open them.
-    station.stop_service(Signal::SIGKILL).expect("killed");
-    station.start_service().expect("starts");
+    support::restart(&mut station, Signal::SIGKILL);
     until("what the one before had open is closed", SOON, || {
         (!is_in_use(&station, 1) && !is_in_use(&station, 2)).then_some(())
     });

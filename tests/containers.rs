@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use gshare::station::Station;
 use gshare_proto::{Call, Reply};
+use support::machine::remove_below;
 use support::users::{Users, as_user};
 use support::{FULL, Raw, SOON, all_ended, ok, root, run, station, until};
 
@@ -144,6 +145,24 @@ pub(crate) fn podman_run<'a>(name: &'a str, image: &'a Image, more: &[&'a str]) 
     words
 }
 
+/// A flag that lets a container open all nodes of this one's kind.
+fn may_open(node: &Path) -> String {
+    let node = std::fs::metadata(node).expect("a stand-in");
+    let major = nix::sys::stat::major(std::os::unix::fs::MetadataExt::rdev(&node));
+    format!("--device-cgroup-rule=c {major}:* rwm")
+}
+
+/// Flags with the effect of `--gpus all`: the driver and all of its nodes.
+pub(crate) fn all_gpus(station: &Station) -> [String; 4] {
+    let sim = station.sim_dir().display().to_string();
+    [
+        "--pid=host".to_owned(),
+        format!("--volume={sim}:{sim}:dev"),
+        format!("--env=LD_LIBRARY_PATH={sim}/lib"),
+        may_open(&station.sim_dir().join("dev/nvidia0")),
+    ]
+}
+
 /// A quarter of GPU 1 for the command that follows.
 fn in_claim(station: &Station) -> Command {
     let mut command = station.command();
@@ -173,7 +192,7 @@ impl Drop for Tidied {
         // Podman cleans up some time after a container ends.
         let end = Instant::now() + Duration::from_secs(3);
         while roots.iter().any(|r| r.exists()) && Instant::now() < end {
-            roots.iter().for_each(|r| remove_tree(r));
+            roots.iter().for_each(|r| remove_below(r));
             std::thread::sleep(Duration::from_millis(20));
         }
         // A claim that is still held when the service ends keeps its description for the next service.
@@ -181,15 +200,6 @@ impl Drop for Tidied {
             let _ = std::fs::remove_file(spec);
         }
     }
-}
-
-fn remove_tree(dir: &Path) {
-    for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
-        if entry.file_type().is_ok_and(|t| t.is_dir()) {
-            remove_tree(&entry.path());
-        }
-    }
-    let _ = std::fs::remove_dir(dir);
 }
 
 pub(crate) fn name(test: &str) -> String {
@@ -211,83 +221,58 @@ fn specs(station: &Station) -> Vec<PathBuf> {
         .collect()
 }
 
+/// With cooperative and with strict limits.
 #[test]
 fn cap_filter_and_screen_see_a_container() {
     let Some(image) = Image::make("cap") else {
         return;
     };
-    let station = Tidied(station());
-    let name = name("cap");
-    // The simulated driver knows processes by their own pids; a real one by this machine's.
-    let more = ["--pid=host"];
-    let words = podman_run(&name, &image, &more);
-    let mut command = in_claim(&station);
-    command.args(&words).arg("/raw_client");
-    let mut raw = Raw::start(command);
-    held(&station, &mut raw, &name);
-    let claim = until("the screen shows what the container uses", SOON, || {
-        let claim = station.snapshot().ok()?.claims.into_iter().next()?;
-        let same = claim.gpus[0].mem_charge == claim.gpus[0].mem_used;
-        same.then_some(claim)
-    });
-    assert!(
-        claim.what.starts_with(&format!("[{name}] podman run")),
-        "{}",
-        claim.what
-    );
-    let process = claim.processes.first().expect("by the driver's word");
-    assert!(claim.members.contains(&process.pid), "{claim:?}");
-    assert!(process.what.contains("raw_client"), "{}", process.what);
-    let listed = run(&station, &["ps"]);
-    assert!(String::from_utf8_lossy(&listed.stdout).contains(&format!("[{name}]")));
+    for strict in [false, true] {
+        let station = Tidied(support::station_with(|o| o.strict = strict));
+        let name = format!("{}-{strict}", name("cap"));
+        // The simulated driver knows processes by their own pids; a real one by this machine's.
+        let more = ["--pid=host"];
+        let words = podman_run(&name, &image, &more);
+        let mut command = in_claim(&station);
+        command.args(&words).arg("/raw_client");
+        let mut raw = Raw::start(command);
+        held(&station, &mut raw, &name);
+        let claim = until("the screen shows what the container uses", SOON, || {
+            let claim = station.snapshot().ok()?.claims.into_iter().next()?;
+            let same = claim.gpus[0].mem_charge == claim.gpus[0].mem_used;
+            same.then_some(claim)
+        });
+        assert!(
+            claim.what.starts_with(&format!("[{name}] podman run")),
+            "{}",
+            claim.what
+        );
+        let process = claim.processes.first().expect("by the driver's word");
+        assert!(claim.members.contains(&process.pid), "{claim:?}");
+        assert!(process.what.contains("raw_client"), "{}", process.what);
+        assert!(ok(&station, &["ps"]).contains(&format!("[{name}]")));
+        assert_eq!(specs(&station).len(), 1);
+        assert_eq!(raw.finish(), Some(0));
+        all_ended(&station);
+        assert!(specs(&station).is_empty(), "its description is gone");
 
-    assert_eq!(specs(&station).len(), 1);
-    assert_eq!(raw.finish(), Some(0));
-    all_ended(&station);
-    assert!(specs(&station).is_empty(), "its description is gone");
-}
-
-#[test]
-fn a_container_is_held_where_caps_are_strict() {
-    let Some(image) = Image::make("strict") else {
-        return;
-    };
-    let station = Tidied(support::station_with(|o| o.strict = true));
-    let name = name("strict");
-    let words = podman_run(&name, &image, &[]);
-    let mut command = in_claim(&station);
-    command.args(&words).arg("/raw_client");
-    let mut raw = Raw::start(command);
-    let claim = station.snapshot().expect("served").claims[0].clone();
-    assert_eq!(claim.containers, std::slice::from_ref(&name));
-    let (_, total) = raw.info();
-    assert_eq!(total, claim.gpus[0].mem_limit);
-    let refused = raw.ask(&format!("alloc {total}"));
-    assert_eq!(refused, FULL);
-    assert_eq!(raw.ask(&format!("alloc {}", 64 << 20)), "ok 0");
-    assert_eq!(raw.finish(), Some(0));
-    // Another container joins a held claim.
-    let id = station
-        .command()
-        .args(["claim", "-g", "0.25", "--short"])
-        .output();
-    let id = String::from_utf8(id.expect("runs").stdout).expect("UTF-8");
-    let mut command = station.command();
-    command.args(["join", "-q", id.trim(), "--"]);
-    command.args(&words).arg("/raw_client");
-    let mut raw = Raw::start(command);
-    let snapshot = station.snapshot().expect("served");
-    let claim = snapshot.claims.iter().find(|c| c.id == id.trim());
-    let claim = claim.expect("it is held");
-    assert_eq!(raw.info().1, claim.gpus[0].mem_limit);
-    assert_eq!(claim.containers, [name]);
-    assert_eq!(raw.finish(), Some(0));
-    assert_eq!(specs(&station).len(), 1);
-    let released = station.command().args(["release", id.trim()]).output();
-    assert!(released.expect("runs").status.success());
-    until("its description is gone", SOON, || {
-        specs(&station).is_empty().then_some(())
-    });
+        // Another container joins a held claim.
+        let id = ok(&station, &["claim", "-g", "0.25", "--short"]);
+        let mut command = station.command();
+        command.args(["join", "-q", &id, "--"]);
+        command.args(podman_run(&name, &image, &[]));
+        command.arg("/raw_client");
+        let mut raw = Raw::start(command);
+        let claim = station.snapshot().expect("served").claims.remove(0);
+        assert_eq!(raw.info().1, claim.gpus[0].mem_limit);
+        assert_eq!((claim.id, claim.containers), (id.clone(), vec![name]));
+        assert_eq!(raw.finish(), Some(0));
+        assert_eq!(specs(&station).len(), 1);
+        ok(&station, &["release", &id]);
+        until("its description is gone", SOON, || {
+            specs(&station).is_empty().then_some(())
+        });
+    }
 }
 
 /// The view of every container of a claim, whichever program runs it: its cap, its name, its use.
@@ -400,7 +385,7 @@ fn a_user_runs_a_container_without_root() {
         let mut words = podman_run(&name, &image, &more);
         words.push("/raw_client");
         if n == 2 {
-            words = made(&words, own);
+            words = made("cgroupfs", &words, own);
         }
         let mut command = in_claim(&station);
         command.args(&words);
@@ -415,9 +400,13 @@ fn a_user_runs_a_container_without_root() {
 }
 
 /// Makes the container of a `podman run` outside of all claims; returns the words that start it.
-fn made<'a>(run: &[&'a str], by: impl FnOnce(Command) -> Command) -> Vec<&'a str> {
+pub(crate) fn made<'a>(
+    manager: &str,
+    run: &[&'a str],
+    by: impl FnOnce(Command) -> Command,
+) -> Vec<&'a str> {
     let mut create = Command::new("podman");
-    create.args(["--cgroup-manager=cgroupfs", "create"]);
+    create.args(["--cgroup-manager", manager, "create"]);
     let created = by(create).args(&run[2..]).output().expect("podman runs");
     assert!(created.status.success(), "{created:?}");
     let name = run.iter().position(|w| *w == "--name").expect("named") + 1;
@@ -436,7 +425,7 @@ fn a_container_that_was_made_before_is_held_where_a_claim_starts_it() {
         let mut words = podman_run(&name, &image, &["--pid=host"]);
         words.push("/raw_client");
         let mut command = in_claim(&station);
-        command.args(made(&words, |create| create));
+        command.args(made("cgroupfs", &words, |create| create));
         let mut raw = Raw::start(command);
         held(&station, &mut raw, &name);
         let hooks = specs(&station);
@@ -444,74 +433,26 @@ fn a_container_that_was_made_before_is_held_where_a_claim_starts_it() {
         assert_eq!(raw.finish(), Some(0));
         all_ended(&station);
         assert!(specs(&station).is_empty(), "both are gone");
+        let slice = format!("{name}-slice");
+        let mut words = podman_run(&slice, &image, &[]);
+        words.push("/raw_client");
+        let mut command = in_claim(&station);
+        command.args(made("systemd", &words, |create| create));
+        let refused = command.output().expect("runs");
+        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert_eq!(refused.status.code(), Some(75), "{said}");
+        assert!(
+            said.contains("made this container for a systemd slice"),
+            "{said}"
+        );
+        podman(&["rm", &slice]);
     }
 }
 
-/// With a file that requests GPUs itself, and `up` and `run`, which both make containers.
+/// Apptainer, as a user without rights, with the flag that would bring the machine's driver along. It opens device
+/// nodes only below `/dev`, so the simulated driver's are moved there.
 #[test]
-fn a_project_of_docker_compose_is_held_in_a_claim() {
-    if !root("a_project_of_docker_compose_is_held_in_a_claim") {
-        return;
-    }
-    let Some(docker) = Docker::start("cgroupfs") else {
-        return;
-    };
-    let version = docker.command(&["compose", "version"]).output();
-    if !version.is_ok_and(|o| o.status.success()) {
-        println!("skipped: docker compose is not installed");
-        return;
-    }
-    let Some(image) = docker.image() else { return };
-    let file = docker.dir.path().join("compose.yml");
-    let text = format!(
-        "name: gshare-test\nservices:\n  one:\n    image: {image}\n    command: [\"/raw_client\"]\n    network_mode: none\n    \
-         pid: host\n    stdin_open: true\n    ulimits: {{nofile: 1024}}\n    deploy: {{resources: {{reservations: {{devices: \
-         [{{driver: nvidia, count: all, capabilities: [gpu]}}]}}}}}}\n"
-    );
-    std::fs::write(&file, text).expect("written");
-    let file = file.display().to_string();
-    let compose = |words: &[&str]| {
-        [&["compose", "-f", &file], words]
-            .concat()
-            .iter()
-            .map(|w| (*w).to_owned())
-            .collect::<Vec<_>>()
-    };
-    for strict in [false, true] {
-        let station = Tidied(support::station_with(|o| o.strict = strict));
-        let mut command = in_claim(&station);
-        command
-            .args(docker.words())
-            .args(compose(&["run", "--rm", "-T", "one"]));
-        let mut raw = Raw::start(command);
-        let claim = until("the container is seen", SOON, || {
-            let claim = station.snapshot().ok()?.claims.into_iter().next()?;
-            (claim.containers.len() == 1).then_some(claim)
-        });
-        limited(&station, &mut raw, &claim);
-        assert_eq!(raw.finish(), Some(0));
-        all_ended(&station);
-        let mut command = in_claim(&station);
-        command.args(docker.words()).args(compose(&["up", "-d"]));
-        let up = command.output().expect("runs");
-        assert!(up.status.success(), "{up:?}");
-        until("what runs on is in the claim", SOON, || {
-            let claim = station.snapshot().ok()?.claims.into_iter().next()?;
-            (claim.containers.len() == 1 && !claim.members.is_empty()).then_some(())
-        });
-        let down = docker
-            .command(&["compose", "-f", &file, "down", "-t", "0"])
-            .output();
-        assert!(down.expect("runs").status.success());
-        all_ended(&station);
-    }
-}
-
-/// Apptainer, as a user without rights, with the flag that would bring the machine's driver along. It opens no device
-/// nodes outside `/dev`, where the simulated driver's are, so this tests only that gshare's library is in the
-/// driver's place.
-#[test]
-fn apptainer_has_gshares_library_in_the_drivers_place_in_a_claim() {
+fn apptainer_is_held_in_a_claim() {
     let version = Command::new("apptainer").arg("--version").output();
     if !version.is_ok_and(|o| o.status.success()) {
         println!("skipped: apptainer is not installed");
@@ -534,27 +475,39 @@ fn apptainer_has_gshares_library_in_the_drivers_place_in_a_claim() {
     let home = Home::new(&users);
     for strict in [false, true] {
         let station = Tidied(support::station_with(|o| o.strict = strict));
-        let shows = |more: &[&str], file: &str| {
+        let mut nodes = tempfile::Builder::new();
+        let nodes = nodes.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o755));
+        let nodes = nodes.tempdir_in("/dev").expect("a directory");
+        let dev = station.sim_dir().join("dev");
+        let moved = Command::new("cp")
+            .arg("-a")
+            .arg(dev.join("."))
+            .arg(nodes.path())
+            .status();
+        assert!(moved.expect("cp runs").success());
+        std::fs::remove_dir_all(&dev).expect("removed");
+        std::os::unix::fs::symlink(nodes.path(), &dev).expect("linked");
+        let node = |name: &str| format!("--bind={0}/{name}:{0}/{name}:rw", nodes.path().display());
+        // As gshare does for nodes that have their usual names.
+        let contained = [
+            "--contain".to_owned(),
+            "--cleanenv".to_owned(),
+            node("nvidia1"),
+            node("nvidiactl"),
+            node("nvidia-uvm"),
+        ];
+        for more in [&[][..], &contained] {
             let mut command = in_claim(&station);
             command.args(["apptainer", "-s", "exec", "--nv"]).args(more);
-            command.arg(&at).args(["/cat", file]);
+            command.arg(&at).arg("/raw_client");
             command
                 .env("HOME", home.0.path())
                 .current_dir(home.0.path());
-            let output = as_user(command, users.uid(0)).output().expect("runs");
-            assert!(output.status.success(), "{output:?}");
+            let mut raw = Raw::start(as_user(command, users.uid(0)));
+            let claim = station.snapshot().expect("served").claims[0].clone();
+            limited(&station, &mut raw, &claim);
+            assert_eq!(raw.finish(), Some(0));
             all_ended(&station);
-            output.stdout
-        };
-        for more in [&[][..], &["--contain", "--cleanenv"]] {
-            let cgroup = String::from_utf8(shows(more, "/proc/self/cgroup")).expect("UTF-8");
-            assert!(cgroup.contains("/claim-"), "{cgroup}");
-            let environment = shows(more, "/proc/self/environ");
-            let environment = String::from_utf8_lossy(&environment).into_owned();
-            assert!(environment.contains("GSHARE_CLAIM_ID="), "{environment}");
-            let library = shows(more, "/usr/lib/x86_64-linux-gnu/libcuda.so.1");
-            let own = station.dir().join("run/container/lib/libcuda.so.1");
-            assert!(library == std::fs::read(own).expect("staged"));
         }
     }
 }
@@ -571,89 +524,12 @@ impl Home {
     }
 }
 
-/// Docker starts such a container only on a machine with all rights.
-const PRIVILEGED: &[&str] = &["--privileged"];
-
-/// The same on a machine without one, such as a container.
-const ALL_RIGHTS: &[&str] = &[
-    "--cap-add=ALL",
-    "--cap-drop=SYS_RESOURCE",
-    "--security-opt=seccomp=unconfined",
-    "--security-opt=systempaths=unconfined",
-    "--userns=host",
-    "--cgroupns=host",
-    "--device-cgroup-rule=a *:* rwm",
-    "--volume=/dev:/dev",
-];
-
-const IN_A_CLAIM: &[&str] = &["claim", "-q", "-g", "0.25", "--"];
-
-/// Docker, with a daemon of the test's own.
-#[test]
-fn docker_puts_a_container_into_a_claim() {
-    if !root("docker_puts_a_container_into_a_claim") {
-        return;
-    }
-    let Some(docker) = Docker::start("cgroupfs") else {
-        return;
-    };
-    let Some(image) = docker.image() else { return };
-    for strict in [false, true] {
-        let station = Tidied(support::station_with(|o| o.strict = strict));
-        let name = format!("{}-{strict}", name("docker"));
-        let mut command = in_claim(&station);
-        command.args(docker.run(&name, &image)).arg("/raw_client");
-        let mut raw = Raw::start(command);
-        let claim = until("the container is seen", SOON, || {
-            let claim = station.snapshot().ok()?.claims.into_iter().next()?;
-            (!claim.containers.is_empty()).then_some(claim)
-        });
-        // Its name is in docker's files, which are not at their usual place here.
-        assert_eq!(claim.containers[0].len(), 12, "{:?}", claim.containers);
-        let id = claim.containers[0].clone();
-        held(&station, &mut raw, &id);
-        assert_eq!(raw.finish(), Some(0));
-        all_ended(&station);
-        // With all rights and the socket it is no administrator, in a claim or outside.
-        let mut words = docker.run(&name, &image);
-        let (image, at) = (words.pop().expect("the image"), |dir: &str| {
-            station.dir().join(dir).display().to_string()
-        });
-        for (rights, claim) in [PRIVILEGED, ALL_RIGHTS]
-            .into_iter()
-            .flat_map(|rights| [(rights, &[][..]), (rights, IN_A_CLAIM)])
-        {
-            let mut words = words.clone();
-            words.extend(rights.iter().map(|right| (*right).to_owned()));
-            words.push(format!("--volume={}:/g:ro", at("bin")));
-            words.push(format!("--volume={}:/s", at("run")));
-            words.push("--env=GSHARE_SOCKET=/s/gshared.sock".to_owned());
-            words.extend([image.clone(), "/g/gshare".to_owned()]);
-            words.extend(["admin", "drain", "1"].map(str::to_owned));
-            let mut command = match claim {
-                [] => Command::new(words.remove(0)),
-                _ => station.command(),
-            };
-            let output = command.args(claim).args(words).output().expect("runs");
-            let said = String::from_utf8_lossy(&output.stderr);
-            if rights == PRIVILEGED && said.contains("unable to apply caps") {
-                println!("left out: docker starts nothing with {rights:?} on this machine");
-                continue;
-            }
-            assert_eq!(
-                output.status.code(),
-                Some(77),
-                "{rights:?} {claim:?}: {said}"
-            );
-        }
-        let gpus = station.snapshot().expect("served").gpus;
-        assert!(gpus.iter().all(|gpu| gpu.drain.is_none()));
-    }
-}
-
 /// If docker's daemon supports only slices and systemd keeps no claims, it is refused before anything runs.
 #[test]
 fn docker_is_refused_where_there_can_be_no_slice() {
+    if !root("docker_is_refused_where_there_can_be_no_slice") {
+        return;
+    }
     let station = station();
     let dir = tempfile::tempdir().expect("a directory");
     let docker = dir.path().join("docker");
@@ -667,132 +543,9 @@ fn docker_is_refused_where_there_can_be_no_slice() {
         .arg(&docker);
     let output = command.args(["run", "--rm", "img"]).output().expect("runs");
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    if !station
-        .snapshot()
-        .expect("served")
-        .service
-        .is_some_and(|s| s.cgroups)
-    {
-        println!("skipped: no cgroups here");
-        return;
-    }
     assert_eq!(output.status.code(), Some(75), "{said}");
     assert!(said.contains("native.cgroupdriver=cgroupfs"), "{said}");
     assert!(output.stdout.is_empty());
-}
-
-/// A daemon without network, in a directory of its own.
-struct Docker {
-    daemon: std::process::Child,
-    dir: tempfile::TempDir,
-}
-
-impl Docker {
-    fn start(driver: &str) -> Option<Self> {
-        if !Path::new("/usr/sbin/dockerd").exists() && !Path::new("/usr/bin/dockerd").exists() {
-            println!("skipped: dockerd is not installed");
-            return None;
-        }
-        let dir = tempfile::tempdir().expect("a directory");
-        let at = |name: &str| dir.path().join(name);
-        let log = std::fs::File::create(at("log")).expect("made");
-        let daemon = Command::new("dockerd")
-            .args([
-                "--iptables=false",
-                "--ip6tables=false",
-                "--bridge=none",
-                "--storage-driver=vfs",
-            ])
-            .arg(format!("--exec-opt=native.cgroupdriver={driver}"))
-            .arg("--data-root")
-            .arg(at("data"))
-            .arg("--exec-root")
-            .arg(at("exec"))
-            .arg("-H")
-            .arg(format!("unix://{}", at("sock").display()))
-            .arg("-p")
-            .arg(at("pid"))
-            .stdout(log.try_clone().expect("a file"))
-            .stderr(log)
-            .spawn()
-            .expect("dockerd runs");
-        let mut docker = Self { daemon, dir };
-        let answers = until("dockerd answers or ends", SOON, || {
-            let ended = docker.daemon.try_wait().ok().flatten().is_some();
-            let answers = docker
-                .command(&["version"])
-                .output()
-                .is_ok_and(|o| o.status.success());
-            (ended || answers).then_some(answers)
-        });
-        if !answers {
-            let log = std::fs::read_to_string(docker.dir.path().join("log")).unwrap_or_default();
-            println!(
-                "skipped: dockerd does not work here: {}",
-                log.lines().last().unwrap_or_default()
-            );
-            return None;
-        }
-        Some(docker)
-    }
-
-    fn words(&self) -> [String; 3] {
-        let socket = self.dir.path().join("sock");
-        [
-            "docker".to_owned(),
-            "-H".to_owned(),
-            format!("unix://{}", socket.display()),
-        ]
-    }
-
-    fn command(&self, words: &[&str]) -> Command {
-        let [docker, option, socket] = self.words();
-        let mut command = Command::new(docker);
-        command.args([option, socket]).args(words);
-        command
-    }
-
-    fn image(&self) -> Option<String> {
-        let image = Image::make("docker")?;
-        let saved = self.dir.path().join("image.tar");
-        image.save(&saved);
-        let saved = saved.to_string_lossy();
-        let loaded = self
-            .command(&["load", "-q", "-i", &saved])
-            .output()
-            .expect("docker runs");
-        assert!(
-            loaded.status.success(),
-            "{}",
-            String::from_utf8_lossy(&loaded.stderr)
-        );
-        Some(image.0.clone())
-    }
-
-    fn run(&self, name: &str, image: &str) -> Vec<String> {
-        let mut words = self.words().to_vec();
-        let more = [
-            "run",
-            "--rm",
-            "-i",
-            "--network=none",
-            "--pid=host",
-            "--ulimit=nofile=1024:1024",
-            "--name",
-            name,
-            image,
-        ];
-        words.extend(more.map(str::to_owned));
-        words
-    }
-}
-
-impl Drop for Docker {
-    fn drop(&mut self) {
-        let pid = nix::unistd::Pid::from_raw(self.daemon.id().cast_signed());
-        let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM);
-        let _ = self.daemon.wait();
-    }
 }
 
 #[test]
@@ -801,8 +554,7 @@ fn a_container_opens_the_claims_gpu_and_no_other() {
         return;
     };
     let station = Tidied(station());
-    let filtered = station.snapshot().expect("served").service;
-    if !filtered.is_some_and(|s| s.device_filter) {
+    if !support::is_filtered(&station) {
         println!("skipped: this kernel has no device filter");
         return;
     }
@@ -812,9 +564,7 @@ fn a_container_opens_the_claims_gpu_and_no_other() {
         "--volume={}:/all:dev",
         station.sim_dir().join("dev").display()
     );
-    let node = std::fs::metadata(station.sim_dir().join("dev/nvidia0")).expect("a stand-in");
-    let major = nix::sys::stat::major(std::os::unix::fs::MetadataExt::rdev(&node));
-    let rule = format!("--device-cgroup-rule=c {major}:* rwm");
+    let rule = may_open(&station.sim_dir().join("dev/nvidia0"));
     let more = [all.as_str(), rule.as_str()];
     let words = podman_run(&name, &image, &more);
     let mut command = in_claim(&station);
@@ -843,8 +593,7 @@ fn a_container_of_an_instance_opens_its_capabilities_and_no_others() {
         o.gpus = vec!["a100-80gb:1g.10gb+2g.20gb+3g.40gb".to_owned()];
     }));
     let caps = station.sim_dir().join("dev/nvidia-caps");
-    let filtered = station.snapshot().expect("served").service;
-    if !caps.is_dir() || !filtered.is_some_and(|s| s.device_filter) {
+    if !caps.is_dir() || !support::is_filtered(&station) {
         println!("skipped: no device nodes or no device filter here");
         return;
     }
@@ -856,9 +605,7 @@ fn a_container_of_an_instance_opens_its_capabilities_and_no_others() {
     assert!(nodes.len() > 2, "{nodes:?}");
     let name = name("mig");
     let all = format!("--volume={}:/all:dev", caps.display());
-    let node = std::fs::metadata(caps.join(&nodes[0])).expect("a stand-in");
-    let major = nix::sys::stat::major(std::os::unix::fs::MetadataExt::rdev(&node));
-    let rule = format!("--device-cgroup-rule=c {major}:* rwm");
+    let rule = may_open(&caps.join(&nodes[0]));
     let more = [all.as_str(), rule.as_str()];
     let mut command = station.command();
     command.args(["claim", "-q", "-g", "0.25", "--"]);
@@ -898,21 +645,18 @@ fn a_users_claim_holds_a_container_that_root_starts() {
         return;
     };
     let station = Tidied(station());
-    let mut claim = Command::new("setpriv");
+    let mut claim = station.command();
     claim
-        .args(["--reuid=60011", "--regid=60011", "--clear-groups"])
-        .arg(station.program())
         .args(["claim", "-q", "-g", "0.25", "--", "sleep", "1000"])
-        .stdout(Stdio::null());
-    let mut claim = station.client_environment(claim);
-    let mut claim = claim.current_dir("/").spawn().expect("setpriv runs");
+        .stdout(Stdio::null())
+        .current_dir("/");
+    let mut claim = as_user(claim, 60011).spawn().expect("runs");
     until("the claim is there", SOON, || {
         (station.snapshot().ok()?.claims.len() == 1).then_some(())
     });
     let mut client = station.client().expect("served");
-    let id = "c1".to_owned();
     let Ok(Reply::Container(place)) = client.call(&Call::Container {
-        id: id.into(),
+        id: "c1".into(),
         slice: false,
         hook: false,
     }) else {
@@ -1033,6 +777,12 @@ fn a_hostile_image_is_held_like_any_other() {
         command.arg("/raw_client");
         let mut raw = Raw::start(command);
         held(&station, &mut raw, &name);
+        let claim = station.snapshot().expect("served").claims.remove(0);
+        let environment = |pid| std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        let all: Vec<u8> = claim.members.iter().flat_map(environment).collect();
+        let all = String::from_utf8_lossy(&all).into_owned();
+        let all = |value| all.contains(&format!("NVIDIA_VISIBLE_DEVICES={value}\0"));
+        assert!(all("void") && !all("all"), "{claim:?}");
         assert_eq!(raw.finish(), Some(0));
     }
 }
@@ -1103,24 +853,13 @@ fn a_container_without_a_claim_is_counted_and_named() {
         return;
     };
     let station = Tidied(station());
-    let (name, sim) = (name("bare"), station.sim_dir().display().to_string());
-    let (mount, path) = (
-        format!("{sim}:{sim}:dev"),
-        format!("LD_LIBRARY_PATH={sim}/lib"),
-    );
-    let node = std::fs::metadata(station.sim_dir().join("dev/nvidia0")).expect("a stand-in");
-    let major = nix::sys::stat::major(std::os::unix::fs::MetadataExt::rdev(&node));
-    let rule = format!("--device-cgroup-rule=c {major}:* rwm");
-    // The effect of `--gpus all`: the driver and all of its nodes.
-    let more = ["--pid=host", "-v", &mount, "-e", &path, &rule];
-    let mut words = podman_run(&name, &image, &more);
-    // Like `podman start` and compose: another process starts the program than the one that makes the container.
-    words[1] = "create";
+    let (name, all) = (name("bare"), all_gpus(&station));
+    let mut words = podman_run(&name, &image, &all.each_ref().map(String::as_str));
     words.push("/raw_client");
-    let made = podman(&words[1..]);
-    assert!(made.status.success(), "{made:?}");
-    let mut start = Command::new("podman");
-    start.args(["start", "--attach", "--interactive", &name]);
+    // Like `podman start` and compose: another process starts the program than the one that makes the container.
+    let words = made("cgroupfs", &words, |create| create);
+    let mut start = Command::new(words[0]);
+    start.args(&words[1..]);
     let mut raw = Raw::start(start);
     assert_eq!(raw.ask(&format!("alloc {}", 512 << 20)), "ok 0");
     let claim = until("it is counted", SOON, || {
@@ -1150,16 +889,7 @@ fn a_container_without_a_claim_is_counted_and_named() {
         .args(["/cat", "/dev/null"]);
     let output = observed.output().expect("runs");
     assert!(output.status.success(), "{output:?}");
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    let spec = gshare_proto::HistorySpec {
-        from_ms: now.expect("after 1970").as_secs() * 1000 - 600_000,
-        by: gshare_proto::HistoryBy::Claim,
-        ..gshare_proto::HistorySpec::default()
-    };
-    let recorded = station.client().expect("served").call(&Call::History(spec));
-    let Ok(Reply::History(history)) = recorded else {
-        panic!("{recorded:?}");
-    };
+    let history = crate::history::history(&station, gshare_proto::HistoryBy::Claim, None);
     let line = history.series.iter().find(|s| s.key == claim.id);
     assert!(
         line.is_some_and(|l| l.label.contains(&what)),

@@ -97,8 +97,7 @@ fn a_full_disk_refuses_claims_in_words_and_keeps_none_that_ended() {
         (claim_true(&station, &["-q", "-g", "1", "--gpu-ids", "0", "--nonblock"]).0 == Some(0))
             .then_some(())
     });
-    station.stop_service(Signal::SIGKILL).expect("killed");
-    station.start_service().expect("starts again");
+    support::restart(&mut station, Signal::SIGKILL);
     assert_eq!(station.snapshot().expect("served").claims, []);
     drop(station);
 }
@@ -205,8 +204,7 @@ fn a_waiting_claim_goes_on_waiting_when_the_service_is_restarted() {
     };
     let old = until("it waits", SOON, || queued(&station));
     for signal in [Signal::SIGKILL, Signal::SIGTERM] {
-        station.stop_service(signal).expect("stopped");
-        station.start_service().expect("starts again");
+        support::restart(&mut station, signal);
         let new = until("it waits again", SOON, || queued(&station));
         assert_eq!(new, old, "a waiting claim keeps its number");
     }
@@ -235,8 +233,7 @@ fn a_release_goes_on_after_a_restart() {
         station.snapshot().expect("served").claims[0].state,
         ClaimState::Ending
     );
-    station.stop_service(Signal::SIGKILL).expect("killed");
-    station.start_service().expect("starts again");
+    support::restart(&mut station, Signal::SIGKILL);
     assert_eq!(
         station.snapshot().expect("served").claims[0].state,
         ClaimState::Ending
@@ -315,8 +312,7 @@ fn a_forged_page_turns_the_service_against_nobody() {
         .expect("a slot is free");
     let charge = &page.page().slots[forged.slot].charge;
     charge.store(u64::MAX, Ordering::SeqCst);
-    station.stop_service(Signal::SIGKILL).expect("killed");
-    station.start_service().expect("starts again");
+    support::restart(&mut station, Signal::SIGKILL);
     // A charge of all memory does not keep others from free memory either.
     let flags = ["-q", "-g", "0.75", "--gpu-ids", "0", "--nonblock"];
     assert_eq!(claim_true(&station, &flags).0, Some(0));
@@ -516,8 +512,7 @@ fn broken_in_five_ways_every_program_starts_and_claimed_ones_say_what_is_missing
     std::fs::remove_file(&library).expect("removed");
     let shell = claimed_shell(&station, &client);
     starts(&station, shell, "gshare's library is missing in");
-    station.stop_service(Signal::SIGTERM).expect("stopped");
-    station.start_service().expect("it puts it back");
+    support::restart(&mut station, Signal::SIGTERM);
     assert!(library.exists());
 
     let shell = claimed_shell(&station, &client);
@@ -619,8 +614,7 @@ fn an_error_that_needs_a_reset_keeps_new_claims_off_until_it_is_mended() {
     );
 
     // A restart of the service repairs nothing.
-    station.stop_service(Signal::SIGKILL).expect("killed");
-    station.start_service().expect("starts");
+    support::restart(&mut station, Signal::SIGKILL);
     assert_eq!(graded(&station, 1, Grade::Sick).xids.len(), 1);
     assert_eq!(claim_on(&station, "1"), Some(75));
     let (code, text) = tried(&station, &["admin", "undrain", "1"]);

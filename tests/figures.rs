@@ -592,8 +592,7 @@ fn a_unix_socket_serves_the_same() {
     let page = scrape(&bin, &socket.to_string_lossy());
     assert_eq!(sample(&page, "gshare_claims", &[]), Some(0.0));
     // The socket of a killed service is taken over.
-    station.stop_service(Signal::SIGKILL).expect("killed");
-    station.start_service().expect("starts again");
+    support::restart(&mut station, Signal::SIGKILL);
     let page = scrape(&bin, &socket.to_string_lossy());
     assert_eq!(sample(&page, "gshare_starts_total", &[]), Some(2.0));
 }

@@ -36,7 +36,8 @@ fn quick() -> Station {
     })
 }
 
-fn ask(station: &Station) -> Option<ReportView> {
+/// The report of the last hour.
+pub(crate) fn ask(station: &Station) -> Option<ReportView> {
     let spec = ReportSpec {
         from_ms: hour_ago(),
         ..ReportSpec::default()
@@ -52,7 +53,7 @@ fn hour_ago() -> u64 {
     u64::try_from(now.expect("after 1970").as_millis()).expect("fits") - 3_600_000
 }
 
-fn history(station: &Station, by: HistoryBy, key: Option<&str>) -> HistoryView {
+pub(crate) fn history(station: &Station, by: HistoryBy, key: Option<&str>) -> HistoryView {
     let spec = HistorySpec {
         from_ms: hour_ago(),
         points: 360,

@@ -422,8 +422,7 @@ fn a_layout_is_made_used_by_two_claims_refused_while_in_use_and_removed() {
     assert_eq!(cut(&station, 1).len(), 3);
 
     // A restarted service finds claims and instances unchanged.
-    station.stop_service(Signal::SIGKILL).expect("killed");
-    station.start_service().expect("starts");
+    support::restart(&mut station, Signal::SIGKILL);
     assert_eq!([gpu_of(&station, &half), gpu_of(&station, &quarter)], at);
     assert_eq!(models(&station), named);
     assert_eq!(quarter.ask("alloc 1048576"), "ok 1");

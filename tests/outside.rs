@@ -107,8 +107,7 @@ fn an_auto_claim_keeps_its_number_over_a_restart_and_ends_when_its_process_joins
     let program = Raw::outside(&station);
     let pid = program.pid();
     let first = until("it is counted", SOON, || auto(&station, pid));
-    station.stop_service(Signal::SIGKILL).expect("killed");
-    station.start_service().expect("starts again");
+    support::restart(&mut station, Signal::SIGKILL);
     let again = until("it is counted again", SOON, || auto(&station, pid));
     assert_eq!(
         (again.id, again.since_ms),
@@ -580,8 +579,7 @@ fn a_refusal_that_has_no_effect_here_is_said_with_its_cause() {
     let nowhere = "deny-cgroups = [\"/absent-here.slice\"]\n#";
     let text = text.replace("unclaimed = \"auto\"", "unclaimed = \"deny\"");
     std::fs::write(&file, text.replace("deny-cgroups", nowhere)).expect("written");
-    station.stop_service(Signal::SIGTERM).expect("stopped");
-    station.start_service().expect("it starts all the same");
+    support::restart(&mut station, Signal::SIGTERM);
     let open =
         "stage 4 has no effect here, programs without a claim can open the GPUs: no cgroup here";
     let said = until("it is said", SOON, || told(&station, open));
@@ -783,8 +781,7 @@ fn what_runs_already_and_what_draws_lives_on() {
     let text = std::fs::read_to_string(&file).expect("read");
     let deny = text.replace("unclaimed = \"adopt\"", "unclaimed = \"deny\"");
     std::fs::write(&file, deny).expect("written");
-    station.stop_service(Signal::SIGTERM).expect("stopped");
-    station.start_service().expect("starts again");
+    support::restart(&mut station, Signal::SIGTERM);
     until("it is in force", SOON, || {
         told(&station, "cannot open GPUs")
     });
@@ -801,8 +798,7 @@ fn what_runs_already_and_what_draws_lives_on() {
     // Once it has ended, doctor reports whom deny would have stopped.
     assert_eq!(trainer.finish(), Some(0));
     std::fs::write(&file, text).expect("written");
-    station.stop_service(Signal::SIGTERM).expect("stopped");
-    station.start_service().expect("starts again");
+    support::restart(&mut station, Signal::SIGTERM);
     let row = doctor_row(station.command(), "unclaimed use");
     let detail = row["detail"].as_str().expect("text");
     assert!(
@@ -936,8 +932,7 @@ fn a_claim_on_behalf_holds_what_runs_below_a_cgroup_and_leaves_it_where_it_is() 
     let users = Users::make();
     let (ada, bob) = (users.uid(0), users.uid(1));
     let mut station = station();
-    let filtered = station.snapshot().expect("served").service;
-    let filtered = filtered.is_some_and(|s| s.device_filter);
+    let filtered = support::is_filtered(&station);
     let job = Job::new(ada, "job_7");
     let size = ["-g", "0.5", "--gpu-ids", "1", "--json"];
 
@@ -1063,8 +1058,7 @@ fn a_claim_on_behalf_holds_what_runs_below_a_cgroup_and_leaves_it_where_it_is() 
     }
 
     // A killed service knows it again, with its members and its cap.
-    station.stop_service(Signal::SIGKILL).expect("killed");
-    station.start_service().expect("starts again");
+    support::restart(&mut station, Signal::SIGKILL);
     assert_eq!(joined.ask(&format!("alloc {}", total + 1)), FULL);
     ends(&job.claim(&station, "job-7", &size), 0);
     let view = claims(&station).remove(0);
@@ -1149,8 +1143,7 @@ fn a_death_at_any_step_leaves_one_claim_on_behalf_or_none() {
     let ada = users.uid(0);
     let mut station = station();
     let job = Job::new(ada, "job_9");
-    let filtered = station.snapshot().expect("served").service;
-    let filtered = filtered.is_some_and(|s| s.device_filter);
+    let filtered = support::is_filtered(&station);
     let of_grant = [
         "grant-decided",
         "grant-journaled",

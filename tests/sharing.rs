@@ -378,8 +378,7 @@ fn what_a_context_costs_through_mps_is_learnt_from_its_clients() {
     );
     let second = client(&station, 0, &["-g", "0.25"]);
     assert_eq!(charge(&station, &second), Some(bytes));
-    station.stop_service(Signal::SIGKILL).expect("killed");
-    station.start_service().expect("starts");
+    support::restart(&mut station, Signal::SIGKILL);
     let third = client(&station, 0, &["-g", "0.25"]);
     assert_eq!(charge(&station, &third), Some(bytes));
 }
@@ -568,8 +567,7 @@ fn a_mode_is_changed_when_the_gpu_is_empty_and_stays_over_a_restart() {
         "nothing is taken from those who are there"
     );
     // A restart of the service ends neither the wait nor the command that waits.
-    station.stop_service(Signal::SIGKILL).expect("killed");
-    station.start_service().expect("starts");
+    support::restart(&mut station, Signal::SIGKILL);
     let snapshot = station.snapshot().expect("served");
     assert_eq!(snapshot.gpus[0].mode_wanted.as_deref(), Some("mps"));
     assert_eq!(raw.ask("launch 1"), "ok 2");

@@ -3,7 +3,8 @@
 
 use crate::support;
 
-use crate::containers::{Image, name, podman, podman_run};
+use crate::containers::{Image, all_gpus, made, name, podman, podman_run};
+use crate::history;
 use crate::sharing::Flood;
 
 use std::collections::BTreeSet;
@@ -14,7 +15,7 @@ use gshare::demo::Job;
 use gshare::station::Station;
 use gshare_abi::host::LimitsFile;
 use gshare_gate::{Mode, Word};
-use gshare_proto::{AdminCall, Call, Caps, Client, Conformance, Reply, ReportSpec, ReportView};
+use gshare_proto::{AdminCall, Call, Caps, Client, Conformance};
 use gshare_sim_board::Board;
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
@@ -95,8 +96,7 @@ fn in_stage_1_claims_start_at_once_and_nothing_of_gshare_is_in_their_programs() 
     );
 
     // A restart of the service keeps the stage and the claims, and no later stage limits them.
-    station.stop_service(Signal::SIGKILL).expect("killed");
-    station.start_service().expect("starts again");
+    support::restart(&mut station, Signal::SIGKILL);
     assert!(said(&station, &["status"]).contains("stage 1 (observe)"));
     said(&station, &["admin", "stage", "3"]);
     assert!(first.ask(&format!("alloc {}", total / 4)).starts_with("ok"));
@@ -158,6 +158,12 @@ fn stages_hold_by_gpu_and_by_group_and_a_lower_one_opens_limits_for_good() {
     assert_eq!([observed.finish(), limited.finish()], [Some(0); 2]);
     let log = said(&station, &["admin", "log"]);
     assert!(log.contains("stage") && log.contains("group"), "{log}");
+}
+
+/// The name of who runs the tests.
+fn me() -> String {
+    let user = nix::unistd::User::from_uid(nix::unistd::Uid::effective());
+    user.ok().flatten().expect("a user").name
 }
 
 /// A program that runs through all changes of stages.
@@ -247,66 +253,34 @@ fn in_stage_2_claims_have_limits_and_a_queue_and_nothing_is_taken() {
         told.contains("does not protect it from programs without a claim"),
         "{told}"
     );
-    let (mut idle, sum) = detach::holder(
-        &station,
-        &["-q", "-g", "1", "--class", "interactive", "--gpu-ids", "0"],
-    );
-    let held = detach::on_gpus(&station, idle.pid());
+    let flags = ["-q", "-g", "1", "--class", "interactive", "--gpu-ids"];
+    let whole = |more: &[&str]| detach::holder(&station, &[&flags[..], more].concat());
+    let (mut idle, sum) = whole(&["0"]);
+    // The stage of a claim is that of the moment in which it gets its GPU.
+    let (mut lazy, its_sum) = whole(&["1", "--lazy"]);
+    let held = [&idle, &lazy].map(|raw| detach::on_gpus(&station, raw.pid()));
     let waits = tried(&station, &words("claim --wait 5s -g 1 --gpu-ids 0 -- true"));
     assert_eq!(waits.0, Some(75), "{}", waits.1);
-    assert_eq!(
-        detach::on_gpus(&station, idle.pid()),
-        held,
-        "it idled, and others waited"
-    );
+    let now = |raw: &Raw| detach::on_gpus(&station, raw.pid());
+    assert_eq!(now(&idle), held[0], "it idled, and others waited");
     assert_eq!(idle.ask("sum 0"), sum);
-    // In stage 3 a later claim loses the same, and this one never does.
+    // In stage 3 a later claim loses the same, and these never do.
     said(&station, &["admin", "stage", "3"]);
-    std::thread::sleep(Duration::from_secs(3));
-    assert_eq!(detach::on_gpus(&station, idle.pid()), held);
-    assert_eq!(idle.finish(), Some(0));
-    let (mut later, sum) = detach::holder(
-        &station,
-        &["-q", "-g", "1", "--class", "interactive", "--gpu-ids", "0"],
-    );
+    std::thread::sleep(Duration::from_secs(4));
+    assert_eq!([now(&idle), now(&lazy)], held);
+    assert_eq!(lazy.ask("sum 0"), its_sum);
+    assert_eq!([idle.finish(), lazy.finish()], [Some(0); 2]);
+    let (mut later, sum) = whole(&["0"]);
     until("it is offloaded for idleness", SOON, || {
-        (detach::on_gpus(&station, later.pid()) == 0).then_some(())
+        (now(&later) == 0).then_some(())
     });
     // A lower stage restores it.
-    let held = held.max(1);
     said(&station, &["admin", "stage", "2"]);
     until("it is back", SOON, || {
-        (detach::on_gpus(&station, later.pid()) >= held).then_some(())
+        (now(&later) >= held[0]).then_some(())
     });
     assert_eq!(later.ask("sum 0"), sum);
     assert_eq!(later.finish(), Some(0));
-}
-
-#[test]
-fn a_claim_that_gets_its_gpu_later_has_the_stage_of_that_moment() {
-    let station = detach::station_that(IDLE_SOON, |_| ());
-    said(&station, &["admin", "stage", "2"]);
-    let lazy = [
-        "-q",
-        "--lazy",
-        "-g",
-        "1",
-        "--class",
-        "interactive",
-        "--gpu-ids",
-        "0",
-    ];
-    let (mut lazy, sum) = detach::holder(&station, &lazy);
-    let held = detach::on_gpus(&station, lazy.pid());
-    said(&station, &["admin", "stage", "3"]);
-    std::thread::sleep(Duration::from_secs(4));
-    assert_eq!(
-        detach::on_gpus(&station, lazy.pid()),
-        held,
-        "in stage 2 nothing is taken"
-    );
-    assert_eq!(lazy.ask("sum 0"), sum);
-    assert_eq!(lazy.finish(), Some(0));
 }
 
 #[test]
@@ -399,8 +373,7 @@ fn stages_3_and_4_are_experimental_until_the_checks_of_the_driver_have_passed() 
     assert_eq!(shown(&station), untried);
     found(0);
     assert_eq!(shown(&station), "stage 3 (reclaim)\n");
-    station.stop_service(Signal::SIGKILL).expect("killed");
-    station.start_service().expect("starts again");
+    support::restart(&mut station, Signal::SIGKILL);
     assert_eq!(shown(&station), "stage 3 (reclaim)\n");
     let row = said(&station, &["doctor"]);
     assert!(
@@ -413,8 +386,7 @@ fn stages_3_and_4_are_experimental_until_the_checks_of_the_driver_have_passed() 
     let mut json: serde_json::Value = serde_json::from_str(&text).expect("JSON");
     json["driver"] = "1.2".into();
     std::fs::write(&line, json.to_string()).expect("written");
-    station.stop_service(Signal::SIGKILL).expect("killed");
-    station.start_service().expect("starts again");
+    support::restart(&mut station, Signal::SIGKILL);
     assert_eq!(shown(&station), untried);
 }
 
@@ -443,8 +415,7 @@ fn a_stage_for_later_is_announced_survives_a_restart_and_is_cancelled_by_another
     assert_eq!(shown(), "stage 3 (reclaim), experimental\n");
 
     said(&station, &order);
-    station.stop_service(Signal::SIGKILL).expect("killed");
-    station.start_service().expect("starts again");
+    support::restart(&mut station, Signal::SIGKILL);
     let status = said(&station, &["status"]);
     assert!(status.contains(waits), "{status}");
     // The time comes while the service is dead.
@@ -514,8 +485,7 @@ fn a_dry_run_names_whom_a_stage_would_affect_and_its_plan_holds_only_while_that_
         (text.clone(), id.to_owned())
     };
     let (text, plan) = dry("2");
-    let user = nix::unistd::User::from_uid(nix::unistd::Uid::effective());
-    let user = user.ok().flatten().expect("a user").name;
+    let user = me();
     let line = format!("  raw_client of {user}, 1 run: would have reached its memory limit\n");
     assert!(text.contains(&line), "{text}");
     assert!(!text.contains("could not open"), "{text}");
@@ -563,8 +533,7 @@ fn a_dry_run_plays_who_would_have_waited_and_what_going_down_would_change() {
         assert!(child.wait().expect("waits").success());
     }
     all_ended(&station);
-    let user = nix::unistd::User::from_uid(nix::unistd::Uid::effective());
-    let user = user.ok().flatten().expect("a user").name;
+    let user = me();
     let text = said(&station, &["admin", "stage", "2", "--dry-run"]);
     let waits =
         format!("  sh later.sh of {user}, 1 run: would have waited for room, the longest for ");
@@ -596,42 +565,25 @@ fn a_dry_run_plays_who_would_have_waited_and_what_going_down_would_change() {
 
 const MORE: &str = "alloc 9663676416";
 
-fn both_said(station: &Station, words: &[&str]) -> String {
-    let output = run(station, words);
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{words:?}: {stderr}");
-    String::from_utf8_lossy(&output.stdout).into_owned() + &stderr
-}
-
-/// Half of GPU 0 for a program without allocations yet, and one that opens GPUs on command.
-fn half(station: &Station) -> Raw {
-    Raw::claim(station, &["-q", "-g", "0.25", "--gpu-ids", "0"])
-}
-
 /// The kernel's answer when a program of a claim opens a GPU outside the claim.
 fn opens_other(station: &Station, id: &str) -> String {
     let node = station.sim_dir().join("dev/nvidia1").display().to_string();
     let script = format!("(exec 3<{node}) 2>&1 | sed 's/.*: //'");
-    both_said(station, &["join", "-q", id, "--", "sh", "-c", &script])
+    said(station, &["join", "-q", id, "--", "sh", "-c", &script])
         .trim()
         .to_owned()
-}
-
-fn is_filtered(station: &Station) -> bool {
-    let served = station.snapshot().expect("served").service;
-    served.is_some_and(|s| s.device_filter)
 }
 
 #[test]
 fn off_lifts_limits_and_filters_says_so_everywhere_and_on_ends_nothing() {
     let mut station = quick("");
-    let filtered = is_filtered(&station);
-    let mut raw = half(&station);
+    let filtered = support::is_filtered(&station);
+    let mut raw = quarter(&station, "0");
     assert_eq!(raw.ask(MORE), FULL);
     if filtered {
         assert_eq!(opens_other(&station, "c1"), DENIED);
     }
-    let text = both_said(&station, &["admin", "off"]);
+    let text = said(&station, &["admin", "off"]);
     assert!(
         text.contains("gshare is off until gshare admin on"),
         "{text}"
@@ -646,16 +598,16 @@ fn off_lifts_limits_and_filters_says_so_everywhere_and_on_ends_nothing() {
         assert_eq!(opens_other(&station, "c1"), OPEN);
     }
     // Everybody is told, in every view and at every claim.
-    let text = both_said(&station, &["status"]);
+    let text = said(&station, &["status"]);
     assert!(text.starts_with("gshare is OFF"), "{text}");
     let json: serde_json::Value =
-        serde_json::from_str(&both_said(&station, &["status", "--json"])).expect("JSON");
+        serde_json::from_str(&said(&station, &["status", "--json"])).expect("JSON");
     assert!(
         json["service"]["off"]["since_ms"].is_u64(),
         "{}",
         json["service"]
     );
-    let text = both_said(
+    let text = said(
         &station,
         &["claim", "-g", "0.1", "--gpu-ids", "1", "--", "true"],
     );
@@ -663,33 +615,32 @@ fn off_lifts_limits_and_filters_says_so_everywhere_and_on_ends_nothing() {
     // Nothing is free for anybody while no room is kept.
     assert!(json["claimable_now"].is_null(), "{json}");
     assert_eq!(json["gpus"][0]["claimable"], 0.0, "{json}");
-    let text = both_said(&station, &["claim", "-g", "0.1", "--dry-run"]);
+    let text = said(&station, &["claim", "-g", "0.1", "--dry-run"]);
     let wanted = "; gshare is off: nothing limits or protects this claim\n";
     assert!(
         text.starts_with("would start now on GPU ") && text.ends_with(wanted),
         "{text}"
     );
     for words in [&["ps"][..], &["queue"]] {
-        let text = both_said(&station, words);
+        let text = said(&station, words);
         assert!(text.starts_with("gshare is OFF"), "{text}");
     }
     for screen in ["overview", "queue"] {
         let words = ["top", "--once", "--screen", screen, "--size", "120x40"];
-        let text = both_said(&station, &words);
+        let text = said(&station, &words);
         let promised = text.contains("┃free") || text.contains("free for you");
         assert!(text.contains("OFF") && !promised, "{text}");
     }
     // It survives a death of the service, and so do open filters and pages.
-    station.stop_service(Signal::SIGKILL).expect("killed");
-    station.start_service().expect("starts again");
-    assert!(both_said(&station, &["status"]).starts_with("gshare is OFF"));
+    support::restart(&mut station, Signal::SIGKILL);
+    assert!(said(&station, &["status"]).starts_with("gshare is OFF"));
     assert!(raw.ask("alloc 1073741824").starts_with("ok"));
     if filtered {
         assert_eq!(opens_other(&station, "c1"), OPEN);
     }
 
     assert_eq!(raw.ask("launch 1"), "ok 1");
-    let text = both_said(&station, &["admin", "on"]);
+    let text = said(&station, &["admin", "on"]);
     assert!(
         text.contains("c1 is above its limit: it keeps what it has and gets no more"),
         "{text}"
@@ -699,8 +650,8 @@ fn off_lifts_limits_and_filters_says_so_everywhere_and_on_ends_nothing() {
     if filtered {
         assert_eq!(opens_other(&station, "c1"), DENIED);
     }
-    assert!(!both_said(&station, &["status"]).contains("OFF"));
-    let log = both_said(&station, &["admin", "log"]);
+    assert!(!said(&station, &["status"]).contains("OFF"));
+    let log = said(&station, &["admin", "log"]);
     assert!(log.contains("off") && log.contains("on"), "{log}");
     assert_eq!(raw.finish(), Some(0));
 }
@@ -708,21 +659,49 @@ fn off_lifts_limits_and_filters_says_so_everywhere_and_on_ends_nothing() {
 #[test]
 fn off_for_a_time_ends_by_itself_and_a_time_limit_that_is_over_meanwhile_ends_nothing() {
     let station = quick("");
+    let line = station.dir().join("state/off");
+    let told = || {
+        let notices = station.snapshot().expect("served").notices;
+        let texts = notices.into_iter().map(|n| n.text);
+        texts
+            .filter(|t| t.contains("will be on again in"))
+            .collect::<Vec<_>>()
+    };
+    said(&station, &["admin", "off", "--for", "20m"]);
+    std::thread::sleep(Duration::from_millis(500));
+    assert_eq!(told(), [""; 0]);
+    // Time passes.
+    let text = std::fs::read_to_string(&line).expect("there");
+    let mut value: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    let until_ms = value["until_ms"].as_u64().expect("a time");
+    value["until_ms"] = (until_ms - 10 * 60_000).into();
+    std::fs::write(&line, value.to_string()).expect("written");
+    let texts = until("it is told", SOON, || {
+        Some(told()).filter(|t| !t.is_empty())
+    });
+    std::thread::sleep(Duration::from_millis(500));
+    assert_eq!(told(), texts, "once");
+    let [text] = texts.as_slice() else {
+        panic!("{texts:?}")
+    };
+    assert!(
+        text.contains("in 9m") && text.ends_with("to keep it off: sudo gshare admin off"),
+        "{text}"
+    );
+    assert!(
+        said(&station, &["status"]).starts_with("gshare is OFF"),
+        "and not before"
+    );
+    said(&station, &["admin", "on"]);
+
     let mut raw = Raw::claim(
         &station,
         &["-q", "-g", "0.25", "--gpu-ids", "0", "-t", "5s"],
     );
-    let text = both_said(&station, &["admin", "off", "--for", "8s"]);
+    let text = said(&station, &["admin", "off", "--for", "8s"]);
     assert!(text.contains("gshare is off for 8s"), "{text}");
-    until("it is told that it will be on", SOON, || {
-        let notices = station.snapshot().ok()?.notices;
-        notices
-            .iter()
-            .any(|n| n.text.contains("will be on again in"))
-            .then_some(())
-    });
     until("it is on", SOON, || {
-        (!both_said(&station, &["status"]).contains("OFF")).then_some(())
+        (!said(&station, &["status"]).contains("OFF")).then_some(())
     });
     assert_eq!(raw.ask("launch 1"), "ok 1");
     assert_eq!(raw.ask(MORE), FULL);
@@ -753,7 +732,7 @@ fn what_was_taken_comes_back_where_it_fits() {
         full.ask(&format!("alloc {}", free - (1 << 28)))
             .starts_with("ok")
     );
-    let text = both_said(&station, &["admin", "off"]);
+    let text = said(&station, &["admin", "off"]);
     assert!(text.contains("c2 is not on its GPU yet"), "{text}");
     until("the first is back without a call", SOON, || {
         (detach::on_gpus(&station, first.pid()) == held[0]).then_some(())
@@ -765,7 +744,7 @@ fn what_was_taken_comes_back_where_it_fits() {
         (detach::on_gpus(&station, second.pid()) == held[1]).then_some(())
     });
     assert_eq!(second.ask("sum 0"), other);
-    both_said(&station, &["admin", "on"]);
+    said(&station, &["admin", "on"]);
     assert_eq!([first.finish(), second.finish()], [Some(0); 2]);
 }
 
@@ -790,7 +769,7 @@ fn waiting_claims_start_one_by_one_where_memory_is_free_and_stay_uncounted() {
     queue(1);
     let mut second = waits();
     queue(2);
-    let text = both_said(&station, &["admin", "off"]);
+    let text = said(&station, &["admin", "off"]);
     assert!(
         text.contains("c3 waits; it starts when a GPU has enough free memory"),
         "{text}"
@@ -810,11 +789,11 @@ fn waiting_claims_start_one_by_one_where_memory_is_free_and_stay_uncounted() {
     assert_eq!(second.line(), "ok ready");
     assert!(first.ask("alloc 11811160064").starts_with("ok"), "11 GiB");
 
-    both_said(&station, &["admin", "on"]);
+    said(&station, &["admin", "on"]);
     let uncounted = || {
         let gpus = station.snapshot().expect("served").gpus;
         assert_eq!(gpus[0].mem_claimed, 0);
-        let text = both_said(&station, &["env", "c2", "--json"]);
+        let text = said(&station, &["env", "c2", "--json"]);
         assert!(text.contains("made while gshare was off"), "{text}");
     };
     uncounted();
@@ -842,44 +821,6 @@ fn waiting_claims_start_one_by_one_where_memory_is_free_and_stay_uncounted() {
     until("all is free again", SOON, || {
         granted().status.success().then_some(())
     });
-}
-
-#[test]
-fn that_gshare_will_be_on_again_is_told_ten_minutes_before() {
-    let station = quick("");
-    let line = station.dir().join("state/off");
-    let told = || {
-        let notices = station.snapshot().expect("served").notices;
-        let texts = notices.into_iter().map(|n| n.text);
-        texts
-            .filter(|t| t.contains("will be on again in"))
-            .collect::<Vec<_>>()
-    };
-    both_said(&station, &["admin", "off", "--for", "20m"]);
-    std::thread::sleep(Duration::from_millis(500));
-    assert_eq!(told(), [""; 0]);
-    // Time passes.
-    let text = std::fs::read_to_string(&line).expect("there");
-    let mut value: serde_json::Value = serde_json::from_str(&text).expect("JSON");
-    let until_ms = value["until_ms"].as_u64().expect("a time");
-    value["until_ms"] = (until_ms - 10 * 60_000).into();
-    std::fs::write(&line, value.to_string()).expect("written");
-    let texts = until("it is told", SOON, || {
-        Some(told()).filter(|t| !t.is_empty())
-    });
-    std::thread::sleep(Duration::from_millis(500));
-    assert_eq!(told(), texts, "once");
-    let [text] = texts.as_slice() else {
-        panic!("{texts:?}")
-    };
-    assert!(
-        text.contains("in 9m") && text.ends_with("to keep it off: sudo gshare admin off"),
-        "{text}"
-    );
-    assert!(
-        both_said(&station, &["status"]).starts_with("gshare is OFF"),
-        "and not before"
-    );
 }
 
 /// State of the service when an administrator switches gshare off.
@@ -918,7 +859,7 @@ fn off_at_twenty_random_moments_opens_all_to_fifty_programs_and_on_puts_it_back(
         o.costs = "spin_1ms 1000000ns\n".to_owned();
         o.config = "[claims]\nleftover-grace = \"1s\"\n".to_owned();
     });
-    let filtered = is_filtered(&station);
+    let filtered = support::is_filtered(&station);
     let config = station.dir().join("gshare.toml").display().to_string();
     let journal = station.dir().join("state/gshare.db");
     let claim = |size: &str, gpu: &str| Raw::claim(&station, &["-q", "-g", size, "--gpu-ids", gpu]);
@@ -973,7 +914,7 @@ fn off_at_twenty_random_moments_opens_all_to_fifty_programs_and_on_puts_it_back(
         }
         let busy = floods.each_ref().map(|f| f.busy(&station));
         let begun = Instant::now();
-        let text = both_said(&station, &["admin", "off", "--config", &config]);
+        let text = said(&station, &["admin", "off", "--config", &config]);
         let answers = kind == Service::Serves;
         assert!(answers || text.contains("No service answers"), "{text}");
         let answer = raw.ask(MORE);
@@ -999,9 +940,9 @@ fn off_at_twenty_random_moments_opens_all_to_fifty_programs_and_on_puts_it_back(
             Service::Hangs => nix::sys::signal::kill(pid, Signal::SIGCONT).expect("goes on"),
             // Without a service `on` applies from its next start.
             Service::Dead => {
-                both_said(&station, &["admin", "on", "--config", &config]);
+                said(&station, &["admin", "on", "--config", &config]);
                 station.start_service().expect("starts again");
-                assert!(!both_said(&station, &["status"]).contains("OFF"));
+                assert!(!said(&station, &["status"]).contains("OFF"));
             }
             Service::CannotStart => {
                 std::fs::remove_dir(&journal).expect("removed");
@@ -1011,11 +952,11 @@ fn off_at_twenty_random_moments_opens_all_to_fifty_programs_and_on_puts_it_back(
         }
         if kind != Service::Dead {
             until("the service follows", SOON, || {
-                both_said(&station, &["status"])
+                said(&station, &["status"])
                     .starts_with("gshare is OFF")
                     .then_some(())
             });
-            both_said(&station, &["admin", "on"]);
+            said(&station, &["admin", "on"]);
         }
         assert_eq!(raw.ask(&answer.replace("ok", "free")), "ok");
         held(&mut raw, &mut shell, &station);
@@ -1070,18 +1011,6 @@ fn processor_s(pid: u32) -> f64 {
     (ticks(12) + ticks(13)) / 100.0
 }
 
-fn report(station: &Station) -> ReportView {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    let spec = ReportSpec {
-        from_ms: (now.expect("after 1970").as_secs() - 1800) * 1000,
-        ..ReportSpec::default()
-    };
-    match station.client().expect("served").call(&Call::Report(spec)) {
-        Ok(Reply::Report(report)) => *report,
-        other => panic!("{other:?}"),
-    }
-}
-
 #[test]
 fn in_stage_1_gpu_hours_by_user_are_the_boards_and_the_service_needs_little() {
     if !root("in_stage_1_gpu_hours_by_user_are_the_boards_and_the_service_needs_little") {
@@ -1130,7 +1059,7 @@ fn in_stage_1_gpu_hours_by_user_are_the_boards_and_the_service_needs_little() {
         (programs, gpus)
     };
     let told = || {
-        let report = report(&station);
+        let report = history::ask(&station).expect("served");
         let user = |n| report.users.iter().find(|u| u.uid == users.uid(n));
         let busy = |n| user(n).and_then(|u| u.usage.busy_gpu_s).unwrap_or(0.0);
         let gpu = |n: u32| report.gpus.iter().find(|g| g.gpu == Some(n));
@@ -1199,8 +1128,9 @@ fn has(pid: u32) -> BTreeSet<String> {
         .lines()
         .filter_map(|line| line.find('/').map(|at| &line[at..]));
     all.extend(paths.map(|path| format!("maps: {path}")));
+    // Without SigQ, which counts signals of all programs of the user.
     let signs = [
-        "Sig", "Shd", "Cap", "NoNew", "Seccomp", "Uid", "Gid", "Groups",
+        "SigP", "SigB", "SigI", "SigC", "Shd", "Cap", "NoNew", "Seccomp", "Uid", "Gid", "Groups",
     ];
     let status = read("status");
     let signs = status
@@ -1324,21 +1254,12 @@ fn in_stage_1_programs_have_and_call_what_they_do_on_a_machine_without_gshare() 
         python::bin("a notebook in stage 1"),
     );
     let (container, home) = (name("observed"), tempfile::tempdir().expect("a directory"));
-    let sim = station.sim_dir().display().to_string();
+    let all = all_gpus(&station);
     if let Some(image) = &image {
-        let node = std::fs::metadata(station.sim_dir().join("dev/nvidia0")).expect("a stand-in");
-        let major = nix::sys::stat::major(std::os::unix::fs::MetadataExt::rdev(&node));
-        let (mount, path) = (
-            format!("{sim}:{sim}:dev"),
-            format!("LD_LIBRARY_PATH={sim}/lib"),
-        );
-        let rule = format!("--device-cgroup-rule=c {major}:* rwm");
-        let more = ["--pid=host", "-v", &mount, "-e", &path, &rule];
-        let mut words = podman_run(&container, image, &more);
-        words.retain(|word| !["podman", "--rm"].contains(word));
-        words[0] = "create";
+        let mut words = podman_run(&container, image, &all.each_ref().map(String::as_str));
+        words.retain(|word| *word != "--rm");
         words.push("/raw_client");
-        assert!(podman(&words).status.success(), "{words:?}");
+        made("cgroupfs", &words, |create| create);
     }
     let seen = |station: &mut Station, is_served: bool| {
         let mut all = users_programs(station, &users, is_served);

@@ -7,7 +7,6 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use gshare_enforcer::nodes::{Majors, make_stand_ins};
@@ -16,7 +15,7 @@ use gshare_sim_board::{Board, BoardSpec};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use support::machine::Machine;
-use support::users::{account, group_of};
+use support::users::{Users, as_user};
 use support::{DENIED, FULL, GSHARE, MIB, OPEN, Raw, SOON, claim_of, example, root, until, words};
 
 // gshare on machines with a real systemd: set up, restarted, in units, removed.
@@ -55,13 +54,6 @@ fn in_claim(machine: &Machine, flags: &str) -> Command {
     machine.command(&format!(
         "exec runuser -u ada -- env GSHARE_SIM_BOARD=/opt/sim/board gshare claim -q {flags} -- /opt/raw_client"
     ))
-}
-
-/// The processes of claims, by the service.
-fn claims(machine: &Machine) -> Vec<serde_json::Value> {
-    let output = machine.run("gshare ps --json");
-    let value: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
-    value["claims"].as_array().cloned().unwrap_or_default()
 }
 
 fn show(machine: &Machine, unit: &str, property: &str) -> String {
@@ -134,7 +126,7 @@ fn set_up_restarted_and_taken_away_without_a_trace() {
 
     // Nothing that happens to the service affects a member.
     assert_eq!(raw.ask(&format!("alloc {}", 64 * MIB)), "ok 0");
-    let member = claims(&machine)[0]["pid"].as_u64().expect("a pid");
+    let member = machine.claims()[0]["pid"].as_u64().expect("a pid");
     let cgroup = machine.ok(&format!("cat /proc/{member}/cgroup"));
     let home = "gshare-claims-1000.slice/gshare-claims-1000.service/claim-1";
     assert!(cgroup.ends_with(home), "{cgroup}");
@@ -152,7 +144,7 @@ fn set_up_restarted_and_taken_away_without_a_trace() {
         machine.ok(event);
         assert_eq!(raw.ask("launch 1"), format!("ok {}", done + 2), "{event}");
         assert_eq!(raw.info(), (free, total), "{event}");
-        let found = claims(&machine);
+        let found = machine.claims();
         assert_eq!(found.len(), 1, "{event}");
         assert_eq!(found[0]["pid"].as_u64(), Some(member), "{event}");
     }
@@ -266,7 +258,7 @@ fn a_claim_as_a_service_starts_stops_and_boots_like_any_other() {
     machine.ok("/root/gshare setup && gshare admin stage 3");
     let granted = |machine: &Machine| {
         until("the service has its claim", SOON, || {
-            let found = claims(machine);
+            let found = machine.claims();
             let main = show(machine, "vllm", "MainPID");
             let held = found.first()?["gpus"][0]["mem_charge"].as_u64()?;
             (found.len() == 1 && found[0]["pid"].as_u64() == main.parse().ok() && held > 64 * MIB)
@@ -324,7 +316,7 @@ fn a_claim_as_a_service_starts_stops_and_boots_like_any_other() {
         );
     }
     until("its claim has ended", SOON, || {
-        claims(&machine).is_empty().then_some(())
+        machine.claims().is_empty().then_some(())
     });
 
     // Off and on: gshared comes first, and the service gets its claim by itself.
@@ -356,7 +348,7 @@ fn systemd_is_no_way_around_a_claim_and_its_silence_stalls_nobody() {
     );
     let mut raw = Raw::start(in_claim(&machine, "-g 0.25"));
     assert_eq!(raw.ask("launch 1"), "ok 1");
-    let member = claims(&machine)[0]["pid"].as_u64().expect("a pid");
+    let member = machine.claims()[0]["pid"].as_u64().expect("a pid");
     let own = machine.ok(&format!("cat /proc/{member}/cgroup"));
     let manager = "busctl --timeout=5 call org.freedesktop.systemd1 /org/freedesktop/systemd1 org.freedesktop.systemd1.Manager";
     let (unit, slice) = ("gshare-claims-1000.service", "gshare-claims-1000.slice");
@@ -405,7 +397,7 @@ fn systemd_is_no_way_around_a_claim_and_its_silence_stalls_nobody() {
     machine.ok("useradd -m -u 1002 eve; systemctl mask --runtime dbus.socket dbus.service; systemctl stop dbus.socket dbus.service; systemctl restart gshared");
     assert_eq!(claim("eve").status().expect("runs").code(), Some(0));
     assert_eq!(raw.ask("launch 1"), "ok 3");
-    assert_eq!(claims(&machine)[0]["members"], serde_json::json!([member]));
+    assert_eq!(machine.claims()[0]["members"], serde_json::json!([member]));
     assert_eq!(claim("ada").status().expect("runs").code(), Some(0));
     let log = machine.ok("journalctl -u gshared -o cat --no-pager");
     assert!(
@@ -431,7 +423,7 @@ fn systemd_is_no_way_around_a_claim_and_its_silence_stalls_nobody() {
         assert!(raw.ask("alloc 104857600").starts_with("ok"));
         // Longer than the interval at which all processes on the GPUs are looked up again.
         std::thread::sleep(Duration::from_secs(12));
-        let seen = claims(&machine);
+        let seen = machine.claims();
         assert_eq!(seen.len(), 1, "{start}: {seen:?}");
         assert_eq!(seen[0]["members"], serde_json::json!([member]), "{start}");
         let log = machine.ok("journalctl -u gshared -o cat --no-pager");
@@ -440,7 +432,7 @@ fn systemd_is_no_way_around_a_claim_and_its_silence_stalls_nobody() {
     machine.ok("runuser -u ada -- gshare release c1");
     until("it ends with its claim", SOON, || {
         let lives = machine.ok(&format!("ls /proc | grep -cx {member} || true"));
-        (lives.trim() == "0" && claims(&machine).is_empty()).then_some(())
+        (lives.trim() == "0" && machine.claims().is_empty()).then_some(())
     });
     raw.kill();
 }
@@ -547,11 +539,11 @@ fn the_package_installs_upgrades_and_goes() {
         assert_ne!(show(&machine, "gshared", "MainPID"), pid, "it restarts");
         assert_eq!(raw.ask("launch 1"), format!("ok {launches}"));
         assert_eq!(raw.ask("alloc 21474836480"), FULL, "its limit stands");
-        assert_eq!(claims(&machine).len(), 1);
+        assert_eq!(machine.claims().len(), 1);
     }
     machine.ok("rm /root/newer.deb");
     machine.ok("grep -q '# mine' /etc/gshare/gshare.toml && systemctl restart gshared");
-    assert_eq!(claims(&machine).len(), 1, "a restart kills no member");
+    assert_eq!(machine.claims().len(), 1, "a restart kills no member");
 
     // Links in the state directory do not mislead the upgrade and the service; without them all is as before.
     machine.ok(
@@ -567,7 +559,7 @@ fn the_package_installs_upgrades_and_goes() {
         "rm -f /root/precious /var/lib/gshare/history.db* /var/lib/gshare/gshare.db-journal; \
          systemctl reset-failed gshared; systemctl restart gshared",
     );
-    assert_eq!(claims(&machine).len(), 1, "nothing is lost");
+    assert_eq!(machine.claims().len(), 1, "nothing is lost");
 
     machine.ok("dpkg --remove gshare");
     assert_eq!(raw.ask("launch 1"), "ok 4", "a member outlives the package");
@@ -583,13 +575,10 @@ fn the_package_installs_upgrades_and_goes() {
 // A user's own service: `gshare daemon --user` by an ordinary account, without cgroups, without a runtime directory
 // from a login, found by its clients at the usual place.
 
-static NEXT: AtomicU32 = AtomicU32::new(0);
-
 /// An account with a home, a simulated driver and a configuration that names it.
 struct Account {
     dir: tempfile::TempDir,
-    name: String,
-    uid: u32,
+    users: Users,
     service: Option<Child>,
 }
 
@@ -600,39 +589,19 @@ fn open_dir(path: &Path) {
 
 impl Account {
     fn make() -> Self {
-        let dir = tempfile::Builder::new()
-            .prefix("gshare-user-")
-            .permissions(std::fs::Permissions::from_mode(0o755))
-            .tempdir()
-            .expect("made");
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("gsu{}x{number}", std::process::id());
-        let home = dir.path().join("home");
-        let home = home.to_str().expect("text");
-        account(
-            "useradd",
-            &[
-                "--create-home",
-                "--home-dir",
-                home,
-                "--shell",
-                "/bin/sh",
-                &name,
-            ],
-        );
-        let id = Command::new("id")
-            .args(["-u", &name])
-            .output()
-            .expect("id runs");
-        let uid = String::from_utf8_lossy(&id.stdout).trim().parse();
+        let mut dir = tempfile::Builder::new();
+        let dir = dir.permissions(std::fs::Permissions::from_mode(0o755));
         let account = Self {
-            uid: uid.expect("a number"),
-            dir,
-            name,
+            dir: dir.tempdir().expect("made"),
+            users: Users::some(1),
             service: None,
         };
         account.furnish();
         account
+    }
+
+    fn uid(&self) -> u32 {
+        self.users.uid(0)
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -651,6 +620,8 @@ impl Account {
         support::copy_program(example("raw_client"), bin.join("raw_client"));
         let config = self.path("home/.config/gshare");
         open_dir(&config);
+        let uid = Some(self.uid());
+        std::os::unix::fs::chown(self.path("home"), uid, None).expect("given");
         let text = format!(
             "[service]\ntick = \"1s\"\n[claims]\nleftover-grace = \"1s\"\n[driver]\nlibcuda = {:?}\nlibnvidia-ml = {:?}\n",
             sim.join("lib/libcuda.so.1"),
@@ -669,10 +640,8 @@ impl Account {
             .env("HOME", self.path("home"))
             .env("PATH", "/usr/bin:/bin")
             .env("LD_LIBRARY_PATH", self.path("sim/lib"))
-            .current_dir(self.path("home"))
-            .uid(self.uid)
-            .gid(group_of(self.uid));
-        command
+            .current_dir(self.path("home"));
+        as_user(command, self.uid())
     }
 
     fn gshare(&self, args: &[&str]) -> Command {
@@ -682,7 +651,7 @@ impl Account {
     }
 
     fn socket(&self) -> PathBuf {
-        PathBuf::from(format!("/tmp/gshare-{}/gshared.sock", self.uid))
+        PathBuf::from(format!("/tmp/gshare-{}/gshared.sock", self.uid()))
     }
 
     fn start(&mut self) {
@@ -737,7 +706,7 @@ impl Account {
 impl Drop for Account {
     fn drop(&mut self) {
         let _ = Command::new("pkill")
-            .args(["-KILL", "-u", &self.uid.to_string()])
+            .args(["-KILL", "-u", &self.uid().to_string()])
             .status();
         if let Some(mut child) = self.service.take() {
             let _ = child.wait();
@@ -745,7 +714,6 @@ impl Drop for Account {
         if let Some(dir) = self.socket().parent() {
             let _ = std::fs::remove_dir_all(dir);
         }
-        account("userdel", &[&self.name]);
     }
 }
 
@@ -757,7 +725,10 @@ fn a_users_own_service_holds_caps_and_finds_claims_again_without_cgroups() {
     let mut account = Account::make();
     account.start();
     let service = account.snapshot().and_then(|s| s.service).expect("served");
-    assert_eq!((service.mode.as_str(), service.uid), ("user", account.uid));
+    assert_eq!(
+        (service.mode.as_str(), service.uid),
+        ("user", account.uid())
+    );
     assert!(service.shim);
 
     // The cap holds; `release` at the end works by signals of the owner, without a cgroup.
@@ -822,17 +793,9 @@ fn a_users_own_service_holds_caps_and_finds_claims_again_without_cgroups() {
     until("the member ends", SOON, || {
         raw.child.try_wait().ok().flatten()
     });
-}
 
-/// A daemonized child has no ancestor in the claim: its registration identifies its claim, which continues until it
-/// has freed the GPU.
-#[test]
-fn a_daemonized_member_keeps_its_claim_without_cgroups() {
-    if !root("a_daemonized_member_keeps_its_claim_without_cgroups") {
-        return;
-    }
-    let mut account = Account::make();
-    account.start();
+    // A daemonized child has no ancestor in the claim: its registration identifies its claim, which continues until it
+    // has freed the GPU.
     let fifo = account.path("home/stop");
     let script = "mkfifo stop out; setsid sh -c '\"$0\" < stop > out & exec true' \"$0\"; exec 3> stop; read line < out; echo \"$line\"";
     let mut command = account.gshare(&["claim", "-q", "-g", "0.25", "--", "sh", "-c", script]);
@@ -863,7 +826,6 @@ fn a_daemonized_member_keeps_its_claim_without_cgroups() {
     until("it ends with the leftover", SOON, || {
         account.snapshot()?.claims.is_empty().then_some(())
     });
-    let _ = raw;
 }
 
 // `unclaimed = "deny"` on a machine with a real systemd: logind's own sessions, a real cron, a real atd.

@@ -56,8 +56,7 @@ fn a_container_has_the_node_of_the_gpu_that_its_claim_gets_later() {
     command.args(["/cat", "/dev/nvidia0", "/dev/nvidia1"]);
     let output = command.output().expect("runs");
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    let filtered = station.snapshot().expect("served").service;
-    let filtered = filtered.is_some_and(|s| s.device_filter);
+    let filtered = super::support::is_filtered(&station);
     for node in ["/dev/nvidia0", "/dev/nvidia1"] {
         let why = if filtered {
             "Operation not permitted"

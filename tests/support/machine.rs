@@ -204,6 +204,13 @@ impl Machine {
         text
     }
 
+    /// The claims of its service; none while that does not answer.
+    pub fn claims(&self) -> Vec<serde_json::Value> {
+        let output = self.run("gshare ps --json");
+        let value: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+        value["claims"].as_array().cloned().unwrap_or_default()
+    }
+
     /// Installs the simulated driver with these GPUs as a real one would be, and makes the user ada.
     pub fn simulate(&self, models: &[&str]) {
         let sim = self.path("/opt/sim");
@@ -217,6 +224,7 @@ impl Machine {
 
     /// Copies a program into the machine.
     pub fn copy(&self, from: &Path, to: &str) {
+        fs::create_dir_all(self.path(to).parent().expect("a parent")).expect("made");
         fs::copy(from, self.path(to)).expect("copied");
         self.ok(&format!("chmod 755 {to}"));
     }
@@ -237,7 +245,8 @@ impl Drop for Running {
     }
 }
 
-fn remove_below(dir: &Path) {
+/// Removes a tree of cgroups.
+pub fn remove_below(dir: &Path) {
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
         if entry.file_type().is_ok_and(|t| t.is_dir()) {
             remove_below(&entry.path());

@@ -25,6 +25,7 @@ use std::time::{Duration, Instant};
 use gshare::station::{Options, Station};
 use gshare_proto::{ClaimView, Snapshot};
 use gshare_sim_board::{Board, BoardSnapshot};
+use nix::sys::signal::Signal;
 
 /// The program under test.
 pub const GSHARE: &str = env!("CARGO_BIN_EXE_gshare");
@@ -125,6 +126,18 @@ pub fn ok(station: &Station, words: &[&str]) -> String {
     let output = run(station, words);
     assert!(output.status.success(), "{words:?}: {}", text(&output));
     String::from_utf8_lossy(&output.stdout).trim().to_owned()
+}
+
+/// Whether claims have device filters here.
+pub fn is_filtered(station: &Station) -> bool {
+    let served = station.snapshot().expect("served").service;
+    served.is_some_and(|s| s.device_filter)
+}
+
+/// Ends the service by a signal, and starts it again.
+pub fn restart(station: &mut Station, signal: Signal) {
+    station.stop_service(signal).expect("ended");
+    station.start_service().expect("starts again");
 }
 
 /// The first row of `gshare doctor` with this name, for this command's user.

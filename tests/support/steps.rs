@@ -27,8 +27,7 @@ pub fn each(
     launcher: bool,
     claim: impl Fn(&Station, &[&str]) -> Command,
 ) {
-    let filtered = station.snapshot().expect("served").service;
-    let filtered = filtered.is_some_and(|s| s.device_filter);
+    let filtered = super::is_filtered(station);
     let node = station.sim_dir().join("dev/nvidia1").display().to_string();
     for step in STEPS
         .iter()
