@@ -45,18 +45,17 @@ fn quarter(station: &Station, gpu: &str) -> Raw {
     Raw::claim(station, &["-q", "-g", "0.25", "--gpu-ids", gpu])
 }
 
-/// Traces of gshare that a program could see: its environment, its cgroup, its mappings and open files.
-fn trace(mut command: Command) -> Vec<String> {
-    let script = "tr '\\0' '\\n' < /proc/$$/environ; cat /proc/$$/cgroup; cat /proc/$$/mountinfo; \
-                  sed 's/.* //' /proc/$$/maps; for f in /proc/$$/fd/*; do readlink $f; done; grep -E '^(SigBlk|SigIgn|Cap)' /proc/self/status";
-    let output = command.args(["sh", "-c", script]).output().expect("runs");
-    let mut lines: Vec<String> = text(&output)
-        .lines()
-        .filter(|line| !line.contains("pipe:"))
-        .map(str::to_owned)
-        .collect();
-    lines.sort();
-    lines
+/// What a program of this command has.
+fn trace(mut command: Command) -> BTreeSet<String> {
+    let mut child = command.args(["sleep", "60"]).spawn().expect("runs");
+    until("it runs", SOON, || {
+        let name = std::fs::read_to_string(format!("/proc/{}/comm", child.id()));
+        (name.ok()? == "sleep\n").then_some(())
+    });
+    let found = has(child.id());
+    child.kill().expect("killed");
+    child.wait().expect("reaped");
+    found
 }
 
 #[test]
@@ -67,9 +66,22 @@ fn in_stage_1_claims_start_at_once_and_nothing_of_gshare_is_in_their_programs() 
         shown, "stage 3 (reclaim), experimental\n",
         "a journal without a stage"
     );
+    let mut holder = Raw::claim(&station, &["-q", "-g", "1", "--gpu-ids", "1"]);
+    assert_eq!(holder.ask(HALF), "ok 0");
+    let asks = |gib| Raw::asks(&station, &["-q", "--gpu-mem", gib, "--gpu-ids", "1"]);
+    let (mut large, mut small) = (asks("20G"), asks("4G"));
+    let waiting = || station.snapshot().expect("served").queue.len();
+    until("both wait", SOON, || (waiting() == 2).then_some(()));
     let done = said(&station, &["admin", "stage", "1"]);
     assert!(done.ends_with("undo: gshare admin stage 3\n"), "{done}");
     assert!(said(&station, &["status"]).contains("stage 1 (observe)"));
+    // The queue is let in as far as memory is free.
+    assert_eq!(small.line(), "ok ready");
+    assert_eq!(waiting(), 1);
+    assert_eq!([small.finish(), holder.finish()], [Some(0); 2]);
+    assert_eq!(large.line(), "ok ready");
+    assert_eq!(large.finish(), Some(0));
+    all_ended(&station);
 
     let mut claimed = station.command();
     claimed.args(["claim", "-q", "-g", "0.5", "--"]);
