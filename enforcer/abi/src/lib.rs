@@ -23,6 +23,7 @@ mod ledger;
 mod member;
 mod places;
 mod sizes;
+mod staged;
 mod sys;
 mod trusted;
 mod uuid;
@@ -41,6 +42,7 @@ pub use ledger::{CONFLICT_ROUNDS, Outcome, Slots, most_charged, reserve};
 pub use member::{LimitsMap, UsageMap};
 pub use places::{LATER, filled, place};
 pub use sizes::{enough, size_between};
+pub use staged::Staged;
 pub use sys::{
     Reach, barrier, futex_wait, futex_wait_either, futex_wake, memfd, monotonic_ns, move_fd_up,
     recv_with_fds, send_with_fds,
