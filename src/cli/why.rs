@@ -208,12 +208,7 @@ fn runs(claim: &ClaimView, now_ms: u64) -> String {
         plain(&claim.state_text)
     );
     if let Some(stuck) = claim.turns.and_then(|turns| turns.stuck) {
-        text += &format!(
-            "a single CUDA kernel of c{} has run for {}; until it ends, GPU {} cannot be shared\n",
-            stuck.claim,
-            show_duration(Duration::from_secs(stuck.seconds)),
-            stuck.gpu
-        );
+        text += &format!("{}\n", stuck.told());
     }
     if let Some(over) = &claim.overuse {
         text += &format!("{}\n", plain(over));
@@ -277,9 +272,28 @@ pub(crate) fn log(socket: Option<&Path>, args: &ClaimIdArgs) -> Outcome {
 
 #[cfg(test)]
 mod tests {
-    use gshare_proto::PlaceView;
+    use gshare_proto::{PlaceView, StuckView, TurnsView};
 
     use super::*;
+
+    #[test]
+    fn it_names_the_claim_whose_kernel_does_not_end() {
+        let stuck = StuckView {
+            claim: 3,
+            gpu: 0,
+            seconds: 40,
+        };
+        let claim = ClaimView {
+            turns: Some(TurnsView {
+                stuck: Some(stuck),
+                ..TurnsView::default()
+            }),
+            ..ClaimView::default()
+        };
+        let said = runs(&claim, 1000);
+        let told = "c3 has run one kernel for 40s; GPU 0 cannot be shared meanwhile\n";
+        assert!(said.contains(told), "{said}");
+    }
 
     #[test]
     fn it_says_whose_guarantee_it_is_which_hour_and_who_else_is_in_the_queue() {

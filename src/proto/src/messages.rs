@@ -60,6 +60,7 @@ catalogue! {
     no_command_starts(cause = "the driver is being replaced") "no command can be started: {cause}"
 
     // GPUs.
+    one_kernel(claim = "c3", span = "40s", gpu = 0) "{claim} has run one kernel for {span}; GPU {gpu} cannot be shared meanwhile"
     gpu_is_held(gpu = 0, holders = "c3 of ada, c5 of bob") "GPU {gpu} is held by {holders}"
     gpu_takes_claims(gpu = 0) "GPU {gpu} takes claims again"
     gpu_is_lost() "the driver has lost the GPU"

@@ -2,12 +2,15 @@
 //! 100, times are Unix milliseconds. An unknown figure is absent, never 0.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
+use gshare_core::units::show_duration;
 use serde::{Deserialize, Serialize};
 
 use crate::admin::DrainView;
 use crate::health::HealthView;
 use crate::history::Usage;
+use crate::messages;
 use crate::place::{IdleView, PlaceView};
 use crate::queue::QueueView;
 
@@ -556,6 +559,15 @@ pub struct StuckView {
     pub gpu: usize,
     /// Seconds since it began.
     pub seconds: u64,
+}
+
+impl StuckView {
+    /// What it keeps from whom.
+    #[must_use]
+    pub fn told(&self) -> String {
+        let span = show_duration(Duration::from_secs(self.seconds));
+        messages::one_kernel(format!("c{}", self.claim), span, self.gpu)
+    }
 }
 
 /// A process of a claim on one GPU, by the driver.

@@ -37,7 +37,11 @@ pub(crate) fn words(claim: &ClaimView, snapshot: &Snapshot, clock: Clock, arrow:
         return look(state.to_owned());
     }
     if let Some(stuck) = claim.turns.and_then(|t| t.stuck) {
-        return look(format!("waits for a kernel of c{}", stuck.claim));
+        let by = format!("c{}", stuck.claim);
+        return look(match by == claim.id {
+            true => "runs one long kernel".to_owned(),
+            false => format!("waits for a kernel of {by}"),
+        });
     }
     // A claim that is slowed only above its size has its size.
     if let Some(most) = throttled(claim).filter(|_| !bursts(claim, snapshot)) {

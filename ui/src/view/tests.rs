@@ -1,7 +1,7 @@
 use ratatui::style::Color;
 use ratatui::text::{Line, Span};
 
-use gshare_proto::{Caps, ExpectedView, LaterView, OffView, StageView};
+use gshare_proto::{Caps, ExpectedView, LaterView, OffView, StageView, StuckView, TurnsView};
 
 use crate::keymap;
 use crate::model::{Model, Page, RowKey, Viewer};
@@ -845,6 +845,31 @@ fn the_stage_is_said_in_the_first_row() {
         first.contains("stage 3: ") && first.contains("SIM"),
         "{text}"
     );
+}
+
+#[test]
+fn a_kernel_that_does_not_end_is_told_of_whoever_runs_it_and_of_whoever_waits() {
+    let mut snapshot = eight_on_one();
+    let stuck = StuckView {
+        claim: 30,
+        gpu: 0,
+        seconds: 40,
+    };
+    for claim in &mut snapshot.claims {
+        claim.turns = Some(TurnsView {
+            stuck: Some(stuck),
+            ..TurnsView::default()
+        });
+    }
+    let mut m = model(NLP, (120, 40), snapshot);
+    press(&mut m, "2");
+    let text = screen(&m);
+    let row = |id: &str| text.lines().find(|l| l.contains(id)).unwrap();
+    assert!(row("c30").contains("runs one long kernel"), "{text}");
+    assert!(row("c31").contains("waits for a kernel of c30"), "{text}");
+    press(&mut m, "<enter>");
+    let told = "c30 has run one kernel for 40s; GPU 0 cannot be shared meanwhile";
+    assert!(screen(&m).contains(told), "{}", screen(&m));
 }
 
 #[test]

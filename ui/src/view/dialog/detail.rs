@@ -165,8 +165,10 @@ impl Page<'_> {
             Caps::None => "none",
         };
         let identity = &claim.identity;
+        let stuck = claim.turns.and_then(|turns| turns.stuck);
         for (label, known) in [
             ("over-use", claim.overuse.clone()),
+            ("turns", stuck.map(|s| s.told())),
             ("name", claim.name.clone()),
             ("notebook", identity.notebook.as_ref().map(source)),
             ("script", identity.script.as_ref().map(source)),
