@@ -391,11 +391,14 @@ impl Drop for Station {
     }
 }
 
-/// Other users may not be able to reach a program at its path; they can reach a link to it.
+/// Other users may not be able to reach a program at its path; they can reach a link to it. A copy is made by another
+/// process: a child that a thread of this one starts meanwhile would have the file open for writing until its exec, and
+/// the kernel runs no such file.
 fn reachable(program: &Path, link: &Path) -> anyhow::Result<()> {
     if std::fs::hard_link(program, link).is_err() {
-        std::fs::copy(program, link)
-            .with_context(|| format!("cannot copy {}", program.display()))?;
+        let copied = Command::new("cp").arg(program).arg(link).status();
+        let is_there = copied.context("cannot start cp")?.success();
+        anyhow::ensure!(is_there, "cannot copy {}", program.display());
     }
     Ok(())
 }

@@ -458,7 +458,11 @@ fn a_claim_is_no_way_out_of_a_job_or_a_container() {
         // A program there stays there, whoever names it.
         let mut inside = others.run(&station, uid, &["sleep", "1000"]);
         let mut inside = inside.spawn().expect("starts");
-        until("it is in", SOON, || others.has(inside.id()).then_some(()));
+        let proc = format!("/proc/{}", inside.id());
+        let is_theirs = || std::fs::metadata(&proc).is_ok_and(|m| m.uid() == uid);
+        until("it is in, and theirs", SOON, || {
+            (others.has(inside.id()) && is_theirs()).then_some(())
+        });
         let mut adopt = station.command();
         adopt.args(["adopt", &inside.id().to_string(), "-g", "0.1"]);
         for adopt in [as_user(adopt, uid), {
