@@ -55,7 +55,14 @@ pub fn run(args: BenchArgs) -> anyhow::Result<i32> {
             .join(", ");
         anyhow::bail!("there is no benchmark `{}`\nhint: {all}", args.name);
     };
-    let line = run(&args)?;
+    if cfg!(unoptimized) {
+        say(&format!(
+            "THIS BUILD IS NOT OPTIMIZED: an installed gshare costs less; cargo run --profile dist -- bench {}",
+            args.name
+        ));
+    }
+    let mut line = run(&args)?;
+    line["optimized"] = (!cfg!(unoptimized)).into();
     say(&line.to_string());
     Ok(i32::from(line["judged"] != false && line["ok"] != true))
 }

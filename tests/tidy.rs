@@ -76,7 +76,9 @@ fn command_lines(text: &str) -> Vec<String> {
 
 /// The words after the program's name in a command line, up to the command that it runs or the next command.
 fn calls(line: &str) -> Vec<Vec<String>> {
-    let line = line.replace("cargo run --release -- ", "gshare ");
+    let line = line
+        .replace("cargo run --release -- ", "gshare ")
+        .replace("cargo run --profile dist -- ", "gshare ");
     let words: Vec<&str> = line.split_whitespace().collect();
     let mut found = Vec::new();
     for (at, word) in words.iter().enumerate() {

@@ -60,7 +60,7 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<Value> {
     let root = Uid::effective().is_root();
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     say(&format!(
-        "12 floods of {} s by one user; {}{}{}",
+        "12 floods of {} s by one user; {}{}",
         span.as_secs(),
         if cores > 1 {
             "the flooder on one core, the service and the user who is measured on another; then all on all cores"
@@ -72,11 +72,6 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<Value> {
         } else {
             "; not root: the flooder is the same user, so nothing is judged"
         },
-        if cfg!(debug_assertions) {
-            "; A DEBUG BUILD: a release build is faster"
-        } else {
-            ""
-        }
     ));
     let own = tempfile::tempdir()?;
     let figures = own.path().join("figures.sock");

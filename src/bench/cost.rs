@@ -35,13 +35,8 @@ const PATIENCE: Duration = Duration::from_secs(120);
 pub(super) fn run(args: &BenchArgs) -> anyhow::Result<Value> {
     let span = Duration::from_secs(if args.quick { 5 } else { 60 });
     say(&format!(
-        "8 GPUs, {CLAIMS} claims of 2 processes, a look a second; over {} s each; a simulated NVML, whose own work is in every figure{}",
+        "8 GPUs, {CLAIMS} claims of 2 processes, a look a second; over {} s each; a simulated NVML, whose own work is in every figure",
         span.as_secs(),
-        if cfg!(debug_assertions) {
-            "; A DEBUG BUILD: figures of a release build are smaller"
-        } else {
-            ""
-        }
     ));
     let gpus = [
         "rtx4090", "rtx4090", "rtx4090", "rtx4090", "h100", "h100", "h100", "h100",
@@ -99,7 +94,6 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<Value> {
     let line = json!({
         "bench": "cost",
         "device": "sim",
-        "debug_build": cfg!(debug_assertions),
         "span_s": span.as_secs(),
         "service_idle_percent": idle,
         "service_percent": busy,
