@@ -536,6 +536,10 @@ impl Service {
             );
             return;
         }
+        // Both depend on what can be done to the claims, which may have changed since the last tick.
+        if matches!(call, Call::Claim(_) | Call::Try(_)) {
+            self.carry_out(Command::Rules(RuleCommand::LookAtLevers));
+        }
         let answer = match call {
             Call::Claim(spec) => {
                 die::at("claim-asked");

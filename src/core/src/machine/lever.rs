@@ -77,7 +77,7 @@ pub struct Levers {
 
 impl Default for Levers {
     fn default() -> Self {
-        let unknown = || Err("nothing is known of its processes yet".to_owned());
+        let unknown = || Err("the checkpoint engine is starting".to_owned());
         Self {
             park: unknown(),
             movable: unknown(),
