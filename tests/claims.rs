@@ -502,6 +502,22 @@ fn a_waiting_claim_says_why_and_when_and_its_log_tells_the_rest() {
         .map(|w| log.find(w).unwrap_or_else(|| panic!("{w}: {log}")))
         .collect();
     assert!(order.is_sorted(), "{log}");
+    // A user who does not know the ID of a claim that has ended finds it without one: the last that ended first.
+    let log = text(&run(&station, &["log"]));
+    let ended = format!("  {}: root, true, ", waiting.id);
+    let row = log
+        .lines()
+        .find(|l| l.contains(&ended))
+        .unwrap_or_else(|| panic!("{log}"));
+    assert!(
+        row.ends_with(" with 0.50 of GPU 0; command exited"),
+        "{log}"
+    );
+    let order = [&waiting.id, &held_id].map(|id| log.find(&format!("  {id}: ")));
+    assert!(order.is_sorted() && order[0].is_some(), "{log}");
+    let json = run(&station, &["log", "--json"]).stdout;
+    let json: serde_json::Value = serde_json::from_slice(&json).expect("JSON");
+    assert_eq!(json["ended"][0]["claim"], *waiting.id, "{json}");
     let unknown = run(&station, &["log", "c999"]);
     assert_eq!(unknown.status.code(), Some(64), "{}", text(&unknown));
     let running = run(&station, &["why", "c999"]);

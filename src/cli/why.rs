@@ -4,11 +4,12 @@ use std::path::Path;
 use std::time::Duration;
 
 use gshare_core::units::show_duration;
-use gshare_proto::{Call, ClaimView, ExpectedView, QueueView, Reply, Snapshot, messages};
+use gshare_proto::{
+    Call, ClaimView, Client, ExpectedView, Notice, QueueView, Reply, Snapshot, messages,
+};
 use serde_json::json;
 
 use super::args::sizes::{ClaimIdArgs, KeepArgs};
-use super::args::{ListArgs, PsArgs};
 use super::claim::unexpected;
 use super::failure::{self, Failure};
 use super::list::is_named;
@@ -237,28 +238,9 @@ pub(crate) fn keep(socket: Option<&Path>, args: &KeepArgs) -> Outcome {
 
 pub(crate) fn log(socket: Option<&Path>, args: &ClaimIdArgs) -> Outcome {
     let Some(wanted) = &args.id else {
-        let list = ListArgs {
-            json: args.json,
-            ..ListArgs::default()
-        };
-        let all = PsArgs {
-            list,
-            all: true,
-            ..PsArgs::default()
-        };
-        let code = super::list::ps(socket, &all)?;
-        if !args.json {
-            out::print("gshare log ID shows what happened to a claim, even after its end\n")?;
-        }
-        return Ok(code);
+        return claims(socket, args.json);
     };
-    let call = Call::Log {
-        id: wanted.clone().into(),
-    };
-    let reply = connect::connect(socket)?.call(&call)?;
-    let Reply::Log { id, entries } = reply else {
-        return Err(unexpected(&reply));
-    };
+    let (id, entries) = logged(&mut connect::connect(socket)?, Some(wanted))?;
     if args.json {
         out::json(&json!({ "id": id, "entries": entries }))?;
         return Ok(0);
@@ -267,6 +249,46 @@ pub(crate) fn log(socket: Option<&Path>, args: &ClaimIdArgs) -> Outcome {
         let at = super::admin::local_time(entry.at_ms);
         out::print(&format!("{at}  {}\n", plain(&entry.text)))?;
     }
+    Ok(0)
+}
+
+fn logged(
+    client: &mut Client,
+    id: Option<&String>,
+) -> Result<(Option<String>, Vec<Notice>), Failure> {
+    let id = id.map(|id| id.clone().into());
+    match client.call(&Call::Log { id })? {
+        Reply::Log { id, entries } => Ok((id, entries)),
+        other => Err(unexpected(&other)),
+    }
+}
+
+/// Claims that have a log: those that run or wait, then the last that ended.
+fn claims(socket: Option<&Path>, json: bool) -> Outcome {
+    let mut client = connect::connect(socket)?;
+    let reply = client.call(&Call::Snapshot)?;
+    let Reply::Snapshot(snapshot) = reply else {
+        return Err(unexpected(&reply));
+    };
+    let (_, ended) = logged(&mut client, None)?;
+    if json {
+        let mut all = super::list::ps_json(&snapshot, true);
+        all["ended"] = json!(ended);
+        out::json(&all)?;
+        return Ok(0);
+    }
+    let running = super::rows::claims(&snapshot, true);
+    let mut text = running.text(out::columns(), out::colour());
+    if !ended.is_empty() {
+        text += "\nended, newest first:\n";
+    }
+    for entry in &ended {
+        let at = super::admin::local_time(entry.at_ms);
+        let id = entry.claim.as_deref().unwrap_or_default();
+        text += &format!("{at}  {id}: {}\n", plain(&entry.text));
+    }
+    text += "\ngshare log ID shows what happened to a claim, even after its end\n";
+    out::print(&text)?;
     Ok(0)
 }
 

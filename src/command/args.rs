@@ -178,7 +178,9 @@ pub enum Command {
     #[command(after_long_help = "Example:\n  gshare why c22")]
     Why(ClaimIdArgs),
     /// Show the history of a claim, running or ended
-    #[command(after_long_help = "Example:\n  gshare log c3")]
+    #[command(after_long_help = "Examples:\n  \
+            gshare log       claims to choose from, with the last that ended\n  \
+            gshare log c3    what happened to one")]
     Log(ClaimIdArgs),
     /// Estimate what a command will need, from earlier runs
     #[command(after_long_help = suggest::EXAMPLES)]

@@ -612,7 +612,10 @@ impl Service {
             Call::Join { id, parent } => grant::join(&mut self.effects, &peer, &id, parent),
             Call::Env { id } => grant::env(&self.world(), &peer, &id),
             Call::Try(spec) => story::try_claim(&self.world(), &self.features, &peer, &spec),
-            Call::Log { id } => story::log(&self.world(), &self.effects.journal, &peer, &id),
+            Call::Log { id: Some(id) } => {
+                story::log(&self.world(), &self.effects.journal, &peer, &id)
+            }
+            Call::Log { id: None } => story::ended(&self.world(), &self.effects.journal, &peer),
             Call::Keep { id } => {
                 let order = reclaim::keep(&self.world(), &self.features, &peer, &id);
                 return self.ordered(&peer, order, out);

@@ -6,6 +6,7 @@ use std::time::Duration;
 use gshare_core::machine::{Caller, Event, Rehearsal, Taking};
 use gshare_core::place::candidates;
 use gshare_core::sched::fair::History;
+use gshare_core::units::show_duration;
 use gshare_core::{ClaimId, Party, Request, Share, Slice};
 use gshare_proto::{
     ClaimSpec, ErrorCode, Notice, Reply, TakingView, Tried, TriedGpu, WireError, messages,
@@ -14,13 +15,14 @@ use gshare_proto::{
 use super::admin::quota;
 use super::features::Features;
 use super::find::find;
-use super::journal::Journal;
+use super::journal::{ClaimRecord, Journal, JournalError};
 use super::peer::Peer;
 use super::reasons;
 use super::watch;
 use super::world::World;
-use super::{claim_for, convert, reclaim, rules, sizes};
+use super::{claim_for, convert, grant, reclaim, rules, sizes};
 use crate::clock::unix_ms;
+use crate::figures;
 
 /// Use before this period does not count for the order of the queue.
 const REMEMBERED: Duration = Duration::from_secs(7 * 24 * 3600);
@@ -129,8 +131,7 @@ pub(crate) fn log(
         Ok(id) => id,
         Err(_) => find(world, peer, word)?,
     };
-    let failed = |e| WireError::new(ErrorCode::Internal, format!("{:#}", anyhow::Error::from(e)));
-    let events = journal.events(id).map_err(failed)?;
+    let events = journal.events(id).map_err(unread)?;
     if events.is_empty() {
         let text = format!("nothing is known of {id}");
         return Err(WireError::new(ErrorCode::NoClaim, text)
@@ -148,9 +149,42 @@ pub(crate) fn log(
         text,
     });
     Ok(Reply::Log {
-        id: id.to_string(),
+        id: Some(id.to_string()),
         entries: entries.collect(),
     })
+}
+
+/// The last claims that ended whose logs the caller may read.
+pub(crate) fn ended(world: &World<'_>, journal: &Journal, peer: &Peer) -> Result<Reply, WireError> {
+    let only = watch::viewer(world, peer).only();
+    let last = journal.last_ended(only).map_err(unread)?;
+    let entry = |(record, at_ms, cause): (ClaimRecord, u64, String)| {
+        let of = match only {
+            Some(_) => String::new(),
+            None => format!("{}, ", world.host.names.user(record.uid)),
+        };
+        let what = figures::what(record.name.as_deref(), &record.command);
+        let span = Duration::from_millis(at_ms.saturating_sub(record.granted_ms));
+        let size = grant::size_text(world, &record);
+        let size = size.as_deref().and_then(|size| size.split(" (").next());
+        let with = size.map_or_else(String::new, |size| format!(" with {size}"));
+        Notice {
+            at_ms,
+            claim: Some(ClaimId(record.id).to_string()),
+            text: format!("{of}{what}, {}{with}; {cause}", show_duration(span)),
+        }
+    };
+    Ok(Reply::Log {
+        id: None,
+        entries: last.into_iter().map(entry).collect(),
+    })
+}
+
+fn unread(error: JournalError) -> WireError {
+    WireError::new(
+        ErrorCode::Internal,
+        format!("{:#}", anyhow::Error::from(error)),
+    )
 }
 
 /// What would happen to a claim.

@@ -31,6 +31,8 @@ CREATE INDEX IF NOT EXISTS event_at ON event (at_ms);
 pub(crate) const KEPT_MS: u64 = 30 * 86_400_000;
 /// Maximum number of lines in a claim's log.
 const LINES: u32 = 500;
+/// Maximum number of ended claims that `gshare log` lists.
+const LISTED: u32 = 20;
 /// Maximum length of a line, in characters.
 const LINE: usize = 2000;
 /// Approximate bytes that SQLite needs for a row with its index entries.
@@ -381,6 +383,22 @@ impl Journal {
         Ok(found.and_then(|text| serde_json::from_str(&text).ok()))
     }
 
+    /// The last claims that ended, of one user or of all, newest first: with the time and the cause.
+    pub(crate) fn last_ended(
+        &self,
+        uid: Option<u32>,
+    ) -> Result<Vec<(ClaimRecord, u64, String)>, JournalError> {
+        let mut rows = self.db.prepare_cached(&last_ended(uid))?;
+        let row = |r: &rusqlite::Row<'_>| {
+            let (text, at): (String, i64) = (r.get(0)?, r.get(1)?);
+            let record = serde_json::from_str(&text).ok();
+            let cause = r.get(2)?;
+            Ok(record.map(|record| (record, at.unsigned_abs(), cause)))
+        };
+        let found: Vec<_> = rows.query_map([], row)?.collect::<Result<_, _>>()?;
+        Ok(found.into_iter().flatten().collect())
+    }
+
     /// Accounted processes without a claim that have ended since a moment, the last first: time and record.
     pub(crate) fn uncapped_since(
         &self,
@@ -406,6 +424,14 @@ impl Journal {
     ) -> Result<Vec<(ClaimRecord, u64, u64)>, JournalError> {
         Ok(ended_since(&self.db, from_ms)?)
     }
+}
+
+fn last_ended(uid: Option<u32>) -> String {
+    let of = uid.map_or_else(String::new, |uid| format!("uid = {uid} AND"));
+    format!(
+        "SELECT record, ended_ms, cause FROM ended WHERE {of} ended_ms >= 0 AND NOT uncapped
+         ORDER BY ended_ms DESC LIMIT {LISTED}"
+    )
 }
 
 /// Claims that ended since a moment, with the time and their peak bytes. Damaged records are left out.
@@ -540,6 +566,9 @@ mod tests {
         assert!(kept.unsigned_abs() <= EVENTS.most_of_one, "{kept}");
         assert_eq!(rows("SELECT count(*) FROM ended WHERE uid = 1"), 1);
         assert_eq!(rows("SELECT max(id) FROM ended"), 3999, "the newest stay");
+        let listed = |uid| j.last_ended(uid).unwrap().into_iter().map(|(r, ..)| r.id);
+        assert!(listed(Some(1000)).eq((3980..4000).rev()), "of one user");
+        assert!(listed(Some(1)).eq([1]));
         // The file shrinks when they are deleted.
         let pages = rows("PRAGMA page_count");
         while j.forget(u64::MAX >> 1).unwrap() {}
@@ -562,6 +591,8 @@ mod tests {
             "SELECT rowid FROM ended WHERE uid = 1 ORDER BY ended_ms LIMIT 1",
             "SELECT rowid FROM event WHERE at_ms < 1 LIMIT 5",
             "SELECT record FROM ended WHERE ended_ms >= 1",
+            &last_ended(Some(1)),
+            &last_ended(None),
         ] {
             let mut rows = j.db.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).unwrap();
             let plan: Vec<String> = rows
@@ -569,7 +600,8 @@ mod tests {
                 .unwrap()
                 .collect::<Result<_, _>>()
                 .unwrap();
-            assert!(plan.iter().all(|p| !p.contains("SCAN")), "{sql}: {plan:?}");
+            let whole = ["SCAN", "TEMP B-TREE"].map(|w| plan.iter().any(|p| p.contains(w)));
+            assert_eq!(whole, [false; 2], "{sql}: {plan:?}");
         }
     }
 }

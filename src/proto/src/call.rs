@@ -239,10 +239,12 @@ pub enum Call {
     },
     /// A dry run of a claim; nothing is claimed. Answers [`Reply::Tried`].
     Try(Box<ClaimSpec>),
-    /// The log of a claim, oldest first. Answers [`Reply::Log`].
+    /// The log of a claim, oldest first. Without one: the last claims that ended, newest first, whose logs the caller
+    /// may read. Answers [`Reply::Log`].
     Log {
         /// The claim: its id, even if it has ended, or its name.
-        id: Text<256>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        id: Option<Text<256>>,
     },
     /// Keeps an announced claim; answered by [`Reply::Done`].
     Keep {
@@ -502,10 +504,11 @@ pub enum Reply {
         /// `c3 released`.
         message: String,
     },
-    /// The log of a claim, oldest first.
+    /// The log of a claim, or claims that ended.
     Log {
         /// The claim.
-        id: String,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        id: Option<String>,
         /// Its entries.
         entries: Vec<Notice>,
     },
