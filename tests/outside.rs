@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use gshare::daemon::BEHALF_STEPS;
 use gshare::station::Station;
 use gshare_enforcer::cgroup::Mount;
-use gshare_proto::{Caps, ClaimView, Snapshot};
+use gshare_proto::{Caps, ClaimView, ClaimableView, Snapshot};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use support::others::Others;
@@ -133,6 +133,33 @@ fn observe_only_shows() {
     });
     assert_eq!(snapshot.unclaimed[0].pid, program.pid());
     assert_eq!(snapshot.claims, []);
+}
+
+#[test]
+fn a_gpu_that_a_program_without_a_claim_uses_is_no_whole_one_and_goes_last() {
+    let station = with_policy("unclaimed = \"observe\"\n");
+    let before = station.snapshot().expect("served").claimable_now;
+    let mut program = Raw::outside(&station);
+    assert!(
+        program
+            .ask(&format!("alloc {}", 8192 * MIB))
+            .starts_with("ok")
+    );
+    let room = until("it is counted", SOON, || {
+        let now = station.snapshot().ok()?.claimable_now;
+        (now != before).then_some(now).flatten()
+    });
+    let whole = |of: &ClaimableView| of.models.iter().map(|m| m.whole).sum::<u32>();
+    assert_eq!(whole(&room) + 1, whole(&before.expect("served")));
+    let one = run(
+        &station,
+        &["claim", "-g", "1", "--model", "4090", "--dry-run"],
+    );
+    assert!(
+        text(&one).contains("the compute of GPU 1"),
+        "{}",
+        text(&one)
+    );
 }
 
 #[test]

@@ -696,10 +696,15 @@ pub(crate) fn with_room(
             None => id.to_string(),
         });
     }
+    let untouched = |model: &str| {
+        let gpus = world.machine.ledger().gpus().iter();
+        let untouched = gpus.filter(|g| g.model == model && g.outside() == 0);
+        u32::try_from(untouched.count()).unwrap_or(u32::MAX)
+    };
     let model = |m: &ModelRoom| ModelRoomView {
         model: figures::short_name(&m.model),
         largest: m.largest.as_f64(),
-        whole: m.whole,
+        whole: m.whole.min(untouched(&m.model)),
     };
     snapshot.claimable_now = Some(ClaimableView {
         sum: room.by_gpu.iter().map(|part| part.as_f64()).sum(),

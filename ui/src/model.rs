@@ -536,7 +536,7 @@ impl Model {
 
     /// The sizes to try: all that is free, half a GPU if that would be on loan, and a whole GPU if only a part is free.
     fn sizes(&self, room: &ModelRoomView) -> impl Iterator<Item = u32> {
-        let is_part = room.whole == 0 && room.largest > 0.0;
+        let is_part = (1..WHOLE).contains(&milli(room)) && room.largest > 0.0;
         let more = is_part && !self.gpus_of(room).any(GpuView::is_instance);
         let half = self.is_on_loan(room).then_some(HALF);
         let sizes = [Some(milli(room)), half, more.then_some(WHOLE)];

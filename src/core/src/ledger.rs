@@ -103,6 +103,13 @@ impl GpuFacts {
         self.usable.map(|u| u.saturating_sub(self.reserve))
     }
 
+    /// What processes outside claims use of the memory, in twentieths; 0 beside a desktop.
+    #[must_use]
+    pub fn outside(&self) -> u64 {
+        let all = self.capacity().map_or(1, |all| all.0.max(1));
+        self.unclaimed.0.min(all) * 20 / all
+    }
+
     /// `mem` as a part of this GPU's memory.
     #[must_use]
     pub fn part(&self, mem: Bytes) -> Share {

@@ -182,8 +182,8 @@ pub fn of_one_model(ledger: &Ledger, gpus: impl IntoIterator<Item = usize>) -> u
 
 /// Penalty for placing a claim on the GPU of `slice`; 0 is a good match. Claims that can be offloaded and MPS claims
 /// stay apart if possible. So do claims of several GPUs and claims that would take turns with them, because a pause on
-/// one GPU delays the work on the others. Exclusive GPUs are left to requests for whole GPUs. The smallest suitable
-/// instance goes first.
+/// one GPU delays the work on the others. Exclusive GPUs are left to requests for whole GPUs. Then goes the GPU whose
+/// memory programs without a claim use least, since nothing limits those, and the smallest suitable instance.
 fn reluctance(ledger: &Ledger, request: &Request, slice: &Slice) -> u64 {
     let others = || {
         let all = ledger
@@ -209,7 +209,8 @@ fn reluctance(ledger: &Ledger, request: &Request, slice: &Slice) -> u64 {
     } else {
         0
     };
-    (kind << 48) + size
+    let outside = ledger.gpus().get(slice.gpu).map_or(0, GpuFacts::outside);
+    (kind << 48) + (outside << 40) + size
 }
 
 #[cfg(test)]

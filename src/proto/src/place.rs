@@ -88,6 +88,6 @@ pub struct ModelRoomView {
     pub model: String,
     /// The largest free part of one GPU, 0 to 1.
     pub largest: f64,
-    /// Number of free whole GPUs.
+    /// Number of free whole GPUs that no program without a claim uses.
     pub whole: u32,
 }

@@ -321,6 +321,14 @@ impl GpuView {
         }
     }
 
+    /// Whether programs without a claim hold more of its memory than a desktop does.
+    #[must_use]
+    pub fn is_used_without_claim(&self) -> bool {
+        let outside = self.mem_unclaimed.unwrap_or(0);
+        self.mem_whole()
+            .is_some_and(|all| outside >= all.div_ceil(20).max(1))
+    }
+
     /// Its fraction of a GPU, by SMs: 1 for a whole GPU, or if unknown.
     #[must_use]
     pub fn part_of_a_gpu(&self) -> f64 {

@@ -143,8 +143,8 @@ fn the_overview_in_the_states_of_a_laboratory() {
 fn rehearse(m: &mut Model) {
     let free = m.snapshot.as_ref().and_then(|s| s.claimable_now.as_ref());
     let models = free.map_or(&[][..], |now| &now.models);
-    let whole = models.iter().any(|r| r.whole > 0);
-    let free = whole || models.iter().any(|r| r.largest > 0.0);
+    let whole = models.iter().any(|r| r.largest >= 1.0);
+    let free = models.iter().any(|r| r.largest > 0.0);
     let takings = (!free).then(gshare_proto::TakingView::default);
     // Twice, for requests that follow an answer.
     for _ in 0..2 {

@@ -320,10 +320,15 @@ fn future(view: &View<'_>, cols: usize) -> Vec<Line<'static>> {
         0 => "none".to_owned(),
         n => n.to_string(),
     };
-    // The GPU with the largest free part at a time, and that part.
+    // The GPU with the largest free part at a time, the one with the most memory first, and that part.
     let column = |time: String, free: Vec<f64>| {
         let parts = free.iter().zip(&snapshot.gpus).rev();
-        let best = parts.max_by(|a, b| a.0.total_cmp(b.0));
+        let best = parts.max_by(|a, b| {
+            let bytes = bytes_of(a.1, *a.0).cmp(&bytes_of(b.1, *b.0));
+            a.0.total_cmp(b.0).then(bytes)
+        });
+        let whole = free.iter().zip(&snapshot.gpus);
+        let whole = whole.filter(|(part, gpu)| **part >= 0.9995 && !gpu.is_used_without_claim());
         let best = best.filter(|(part, _)| **part > 0.0);
         let of = |text: &dyn Fn(f64, &GpuView) -> String| {
             best.map_or_else(|| "none".to_owned(), |(part, gpu)| text(*part, gpu))
@@ -331,7 +336,7 @@ fn future(view: &View<'_>, cols: usize) -> Vec<Line<'static>> {
         [
             time,
             of(&|part, _| share(part)),
-            count(free.iter().filter(|part| **part >= 0.9995).count()),
+            count(whole.count()),
             of(&|_, gpu| gpu.index.to_string()),
             of(&|part, gpu| view.gib(bytes_of(gpu, part))),
         ]

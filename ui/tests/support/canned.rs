@@ -247,7 +247,7 @@ pub(crate) fn workstation() -> Snapshot {
     claims[0].idle_s = Some(41 * 60);
     claims[1].refusals = 2;
     Snapshot {
-        claimable_now: claimable(&[("RTX 4090", 1.0, 1)]),
+        claimable_now: claimable(&[("RTX 4090", 1.0, 0)]),
         taken_ms: NOW_MS,
         host: "lab-ws1".to_owned(),
         driver: Some("580.95".to_owned()),

@@ -275,14 +275,12 @@ pub(crate) fn first_day() -> Snapshot {
         .collect();
     let outside = |i: u32| programs.iter().filter(|p| p.1 == i).map(|p| p.2).sum();
     base.gpus = (0..8).map(|i| gpu(i, &[], outside(i))).collect();
-    base.claimable_now = claimable(&[("RTX 4090", 0.58, 0)]);
+    base.claimable_now = claimable(&[("RTX 4090", 1.0, 0)]);
     let busy = [98.0, 97.0, 2.0, 61.0, 37.0, 13.0, 54.0, 0.0];
     for (gpu, busy) in base.gpus.iter_mut().zip(busy) {
         gpu.time_busy = measured(busy, Source::TimeBusy);
         gpu.sm_active = estimate(busy * 0.62);
         gpu.history = vec![Some(busy as f32); 12];
-        let left = 1.0 - gpu.mem_used.unwrap_or(0) as f64 / gib(WHOLE) as f64;
-        gpu.claimable = (left * 100.0).floor() / 100.0;
     }
     base
 }

@@ -223,3 +223,22 @@ fn room_in_an_instance_that_is_too_small_is_no_room() {
     let full = matches!(told, Reason::Memory { gpu: 1, wanted, .. } if wanted == Bytes::gib(20));
     assert!(full, "{told:?}");
 }
+
+#[test]
+fn the_gpu_with_the_least_use_without_a_claim_goes_first() {
+    let mut ledger = ledger(&[Sharing::Timeslice; 3]);
+    // A desktop on the second one takes less than counts.
+    let unclaimed = [30, 1, 60].map(Bytes::gib);
+    let gpus = unclaimed.map(|unclaimed| GpuFacts {
+        unclaimed,
+        ..gpu(80, Sharing::Timeslice)
+    });
+    ledger.set_gpus(gpus.to_vec());
+    let half = ask(500, Class::Batch, 1);
+    let mut next = |id, request| place(&mut ledger, id, request).map(|(gpu, _)| gpu);
+    assert_eq!(next(1, &half), Some(1));
+    let whole = ask(1000, Class::Batch, 1);
+    assert_eq!(next(2, &whole), Some(0));
+    assert_eq!(next(3, &half), Some(1));
+    assert_eq!(next(4, &half), Some(2));
+}

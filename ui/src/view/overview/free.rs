@@ -1,5 +1,7 @@
 //! FREE NOW: what the viewer could claim now, by model.
 
+use std::cmp::Reverse;
+
 use gshare_proto::totals::{size_of, slows, wasted};
 use gshare_proto::{GpuView, ModelRoomView, Tried};
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -31,15 +33,17 @@ fn answer(view: &View<'_>, room: &ModelRoomView) -> Answer {
         n => (n.to_string(), "whole GPUs ", f64::from(n)),
     };
     let has = |g: &&GpuView| size > 0.0 && g.claimable + 1e-6 >= size.min(1.0);
-    let has: Vec<&GpuView> = gpus.filter(has).collect();
+    let touched = |g: &&GpuView| room.whole > 0 && g.is_used_without_claim();
+    let mut has: Vec<&GpuView> = gpus.filter(|g| has(g) && !touched(g)).collect();
     let names: Vec<String> = has.iter().map(|g| g.index.to_string()).collect();
     let place = match (&names[..], room.whole) {
         ([], _) => String::new(),
-        // The first of several with the largest part.
-        ([first, ..], 0) => {
+        // The first of those with the most memory.
+        (_, 0) => {
+            has.sort_by_key(|g| Reverse(bytes_of(g, size)));
             let bytes = |bytes| format!(", {} GiB", gib(bytes));
             let bytes = bytes_of(has[0], size).map(bytes).unwrap_or_default();
-            format!("{bytes}, GPU {first}")
+            format!("{bytes}, GPU {}", has[0].index)
         }
         ([one], _) => format!(", GPU {one}"),
         ([a, b, c, _, ..], _) => format!(", GPUs {a}, {b}, {c}{}", view.glyphs.ellipsis),

@@ -5,8 +5,8 @@ use ratatui::layout::Rect;
 use ratatui::text::{Line, Span};
 use ratatui::widgets::Widget;
 
-use crate::model::{Model, RowKey, Section, compute, is_by_sms, sm_of_gpu, trouble};
-use crate::text::{share, width};
+use crate::model::{Model, RowKey, Section, bytes_of, compute, is_by_sms, sm_of_gpu, trouble};
+use crate::text::{gib, share, width};
 use crate::view::claims::what;
 use crate::view::{Scene, Target, View, columns, line, span, window};
 use crate::widgets::bullet::Bullet;
@@ -106,7 +106,8 @@ fn without(user: &str) -> Vec<String> {
 fn left(view: &View<'_>, gpu: &GpuView, rest: f64) -> Slice {
     let is_served = view.snapshot.service.is_some();
     let claimable = if is_served { gpu.claimable } else { 0.0 };
-    let size = rest.max(claimable).max(0.001);
+    let outside = gpu.is_used_without_claim();
+    let size = if outside { rest } else { rest.max(claimable) }.max(0.001);
     let names = match (&gpu.drain, &gpu.planned_for) {
         (Some(drain), _) => {
             let why = drain.reason.as_ref().map(|r| format!("drained: {r}"));
@@ -117,7 +118,9 @@ fn left(view: &View<'_>, gpu: &GpuView, rest: f64) -> Slice {
         }
         _ if gpu.condition() == "sick" => vec!["sick: no new claims".to_owned(), "sick".to_owned()],
         _ if claimable > 0.0 => {
-            let full = share(claimable);
+            let bytes = bytes_of(gpu, claimable).filter(|_| outside);
+            let full =
+                bytes.map_or_else(|| share(claimable), |bytes| format!("{} GiB", gib(bytes)));
             let short = full.trim_start_matches('0').to_owned();
             let names = [format!("free {full}"), full, short];
             return Slice::new(Kind::Free, size, names);

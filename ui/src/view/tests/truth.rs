@@ -1,6 +1,6 @@
 //! Each quantity has one name, one unit and one value, on every screen.
 
-use gshare_proto::{Figure, Source};
+use gshare_proto::{Figure, GpuView, Source};
 
 use super::*;
 use crate::model::{Split, split};
@@ -81,6 +81,29 @@ fn an_instance_is_a_whole_of_its_own() {
     });
     let line = row(&on(Page::Overview, snapshot), "▌c1");
     assert!(line.contains("   ██████████████████   "), "{line}");
+}
+
+/// What the pictures call free is what the service would: the largest part of a GPU, and whole ones that nothing uses.
+#[test]
+fn what_is_free_of_a_model_is_free_on_a_gpu_of_it() {
+    let all = laboratory().into_iter().chain(more_states());
+    for (name, snapshot) in all {
+        let now = snapshot.claimable_now.clone().unwrap_or_default();
+        for room in &now.models {
+            let of = |g: &&GpuView| room.model.ends_with(&g.short);
+            let parts = |g: &GpuView| (g.claimable * 100.0).round() as u32;
+            let most = snapshot.gpus.iter().filter(of).map(parts).max();
+            let whole = snapshot.gpus.iter().filter(of);
+            let whole = whole.filter(|g| parts(g) >= 100 && !g.is_used_without_claim());
+            let largest = (room.largest * 100.0).round() as u32;
+            assert_eq!(Some(largest), most, "{name}: {}", room.model);
+            assert!(
+                room.whole as usize <= whole.count(),
+                "{name}: {}",
+                room.model
+            );
+        }
+    }
 }
 
 #[test]
@@ -309,7 +332,10 @@ fn whole_gpus_are_named_and_half_of_what_is_on_loan_may_be_yours() {
     for half_is_yours in [true, false] {
         let mut m = model(NLP, (80, 24), canned::lab());
         let snapshot = m.snapshot.as_mut().unwrap();
-        (snapshot.gpus[3].claimable, snapshot.gpus[7].claimable) = (1.0, 1.0);
+        // A program without a claim holds 18 GiB of GPU 3, so it is no whole GPU.
+        for gpu in [3, 6, 7] {
+            snapshot.gpus[gpu].claimable = 1.0;
+        }
         snapshot.claimable_now.as_mut().unwrap().models[0].whole = 2;
         for (milli, entitled) in [(2000, false), (500, half_is_yours)] {
             let dry_runs = asked(&mut m);
@@ -326,7 +352,7 @@ fn whole_gpus_are_named_and_half_of_what_is_on_loan_may_be_yours() {
             true => "0.50 yours, more on loan",
             false => "on loan",
         };
-        let wanted = format!("2 whole GPUs RTX 4090, GPUs 3, 7: {lasts}");
+        let wanted = format!("2 whole GPUs RTX 4090, GPUs 6, 7: {lasts}");
         assert!(line.ends_with(&wanted), "{line}");
     }
 }
@@ -387,7 +413,7 @@ fn what_is_drawn_is_what_the_snapshot_has_in_any_state() {
         let largest_of = |instances: bool| {
             let gpus = &snapshot.gpus;
             let is_one = |m: &&gshare_proto::ModelRoomView| {
-                let known = |g: &gshare_proto::GpuView| g.model == m.model || g.short == m.model;
+                let known = |g: &GpuView| g.model == m.model || g.short == m.model;
                 gpus.iter().any(|g| known(g) && g.is_instance()) == instances
             };
             let sizes = now.models.iter().filter(is_one).map(|m| m.largest);
