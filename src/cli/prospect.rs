@@ -16,7 +16,8 @@ pub(super) fn of(args: &ProspectArgs) -> (String, Vec<Check>) {
     }
     if let Some(model) = args.gpu {
         of.push(model.name.to_owned());
-        rows.push(gpu_row(model));
+        // Under the driver's heading.
+        rows.insert(rows.len().min(1), gpu_row(model));
     }
     let missing = rows.iter().filter(|row| row.state != "ok");
     let missing: Vec<&str> = missing.map(|row| row.name.as_str()).collect();
@@ -97,7 +98,13 @@ fn gpu_row(model: &Model) -> Check {
         gpm_supported: model.gpm,
         ..GpuReading::unread(0)
     };
-    let activity = counters::chosen(&reading, &counters::Found::look()).1;
+    let source = counters::chosen(&reading, &counters::Found::default()).0;
+    let activity = match source {
+        Some(source) => format!("SM activity is measured by {}", source.name()),
+        None => {
+            "SM activity is estimated from the kernels that programs in claims launch".to_owned()
+        }
+    };
     let mig = match model.mig {
         true => "can be divided by gshare admin mig",
         false => "has no MIG",

@@ -191,6 +191,11 @@ fn doctor_says_what_would_work_with_another_driver_and_gpu() {
     assert!(
         rows.contains("fix: install driver release 580 or later") && rows.contains("has no MIG")
     );
+    assert_eq!(rows.matches("\ndriver and GPUs\n").count(), 1, "{rows}");
+    assert!(
+        !rows.contains("is not installed"),
+        "of another machine: {rows}"
+    );
     let (verdict, _) = first("doctor --driver 580.95.05 --gpu h100");
     assert!(verdict.ends_with("all of this would work"), "{verdict}");
     let (verdict, _) = first("doctor --driver 570.133.20");
