@@ -135,7 +135,7 @@ pub(crate) fn log(
     if events.is_empty() {
         let text = format!("nothing is known of {id}");
         return Err(WireError::new(ErrorCode::NoClaim, text)
-            .with_hint("events are kept for 30 days; to list claims: gshare ps"));
+            .with_hint("events are kept for 30 days; to list claims: gshare log"));
     }
     let viewer = watch::viewer(world, peer);
     if !events.iter().any(|(_, uid, _)| viewer.may_read(*uid)) {
@@ -163,7 +163,10 @@ pub(crate) fn ended(world: &World<'_>, journal: &Journal, peer: &Peer) -> Result
             Some(_) => String::new(),
             None => format!("{}, ", world.host.names.user(record.uid)),
         };
-        let what = figures::what(record.name.as_deref(), &record.command);
+        let what = match (&record.name, record.command.is_empty()) {
+            (None, true) => "no command".to_owned(),
+            (name, _) => figures::what(name.as_deref(), &record.command),
+        };
         let span = Duration::from_millis(at_ms.saturating_sub(record.granted_ms));
         let size = grant::size_text(world, &record);
         let size = size.as_deref().and_then(|size| size.split(" (").next());

@@ -38,7 +38,7 @@ catalogue! {
     // The caller, and what it names.
     unknown_peer() "the kernel does not report which process sent the request"
     no_claim(word = "c48") "there is no claim `{word}`"
-    claims_are_listed() "gshare ps lists the claims"
+    claims_are_listed() "gshare log lists the claims, with the last that ended"
     claim_your_own() "claim your own: gshare claim -g 0.25 -- COMMAND"
     no_gpu_named() "no GPU is named"
     only_owner(what = "c48", owner = "ada", verb = "release") "{what} belongs to {owner}; only {owner} and root can {verb} it"
