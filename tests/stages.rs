@@ -172,6 +172,36 @@ fn stages_hold_by_gpu_and_by_group_and_a_lower_one_opens_limits_for_good() {
     assert!(log.contains("stage") && log.contains("group"), "{log}");
 }
 
+/// A shell stays in the cgroup of a claim that it was put into, also after the claim's end.
+#[test]
+fn in_stage_1_what_runs_on_after_its_claim_has_ended_is_refused_no_gpu() {
+    let station = quick("");
+    if !support::is_filtered(&station) {
+        return;
+    }
+    assert_eq!(
+        said(&station, &words("claim -q -g 0.25 --gpu-ids 0")),
+        "c1\n"
+    );
+    let node = station.sim_dir().join("dev/nvidia1").display().to_string();
+    let script = format!(
+        "open='(exec 3<{node}) 2>&1 | sed s/.*:.//'; eval \"$({GSHARE} env c1)\"
+        {GSHARE} release c1; echo 3: $(sh -c \"$open\")
+        {GSHARE} admin stage 1 --gpus 1 >&2; echo 1: $(sh -c \"$open\")
+        echo claim: $({GSHARE} claim -q -g 0.25 --gpu-ids 1 -- sh -c \"$open\")
+        {GSHARE} admin stage 3 >&2; echo raised: $(sh -c \"$open\")"
+    );
+    let mut shell = station.client_environment(Command::new("sh"));
+    let shell = shell.args(["-c", &script]).output().expect("sh");
+    let expected = format!("c1 released\n3: {DENIED}\n1: {OPEN}\nclaim: {OPEN}\nraised: {OPEN}\n");
+    assert_eq!(
+        String::from_utf8_lossy(&shell.stdout),
+        expected,
+        "{}",
+        text(&shell)
+    );
+}
+
 /// The name of who runs the tests.
 fn me() -> String {
     let user = nix::unistd::User::from_uid(nix::unistd::Uid::effective());

@@ -73,6 +73,9 @@ pub(crate) fn run(socket: Option<&Path>, args: &EnvArgs) -> Outcome {
             ));
         };
         out::print(&changed.restored()?)?;
+        out::note(
+            "this shell stays in its claim until it exits; to run programs without a claim, open a new terminal",
+        );
         return Ok(0);
     };
     // On a terminal the output is not evaluated, so moving the shell would be a surprise.

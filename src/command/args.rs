@@ -123,7 +123,7 @@ pub enum Command {
             eval \"$(gshare env c3)\"         put this shell into claim c3\n  \
             eval \"$(gshare env --unset)\"    restore the shell's earlier variables\n\n\
             Without eval (stdout is a terminal) or with --print-only, gshare only prints, and does not put the shell \
-            into the claim.")]
+            into the claim. A shell stays in its claim until it exits, also after --unset.")]
     Env(EnvArgs),
     /// List claims with their actual use
     #[command(after_long_help = "Examples:\n  \

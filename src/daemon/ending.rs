@@ -332,7 +332,7 @@ pub(crate) fn dismantle(with: &mut Effects, id: ClaimId, cause: &str) -> Vec<Com
                 give_back_lodging(&with.world(), cgroup.dir());
             }
         } else {
-            let rules = gpus::rules(&with.world(), None, []);
+            let rules = gpus::remains(&with.world(), &cgroup);
             (with.claims).linger(&mut with.host.fences, &rules, cgroup);
         }
     } else if let (Some(tree), Some(behalf)) = (&with.host.fences.tree, &live.record.origin.behalf)

@@ -84,8 +84,8 @@ impl Fences {
 pub(crate) struct Rules {
     /// Those of claims.
     pub(crate) claims: Vec<(ClaimId, DeviceRules)>,
-    /// Rules for the remains of ended claims.
-    pub(crate) ended: DeviceRules,
+    /// Those of the remains of ended claims, in their order.
+    pub(crate) ended: Vec<DeviceRules>,
 }
 
 impl Fences {
@@ -97,8 +97,8 @@ impl Fences {
                 tracing::error!(%id, %error, "cannot update its device filter");
             }
         }
-        for cgroup in &claims.lingering {
-            if let Err(error) = self.set(Some(cgroup), &rules.ended) {
+        for (cgroup, rules) in claims.lingering.iter().zip(&rules.ended) {
+            if let Err(error) = self.set(Some(cgroup), rules) {
                 tracing::error!(%error, "cannot update the device filter of an ended claim");
             }
         }

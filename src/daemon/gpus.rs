@@ -1,6 +1,7 @@
 //! GPUs: their identity, what the core may divide, and their history of the last minutes.
 
 use gshare_core::{Bytes, ClaimId, GpuFacts};
+use gshare_enforcer::cgroup::ClaimCgroup;
 use gshare_enforcer::device::DeviceRules;
 use gshare_enforcer::gpu::GpuState;
 
@@ -18,7 +19,7 @@ use super::release::letting_go::Wait;
 use super::settings::Settings;
 use super::whose::Whose;
 use super::world::World;
-use super::{die, modes, mps, whose};
+use super::{die, modes, mps, stage, whose};
 use gshare_enforcer::device::DeviceError;
 
 /// Carries out a command about GPUs.
@@ -158,8 +159,18 @@ pub(crate) fn all_rules(world: &World<'_>) -> Rules {
     };
     Rules {
         claims: world.claims.iter().map(of).collect(),
-        ended: rules(world, None, []),
+        ended: (world.claims.lingering.iter())
+            .map(|cgroup| remains(world, cgroup))
+            .collect(),
     }
+}
+
+/// The device rules for what runs on in the cgroup of an ended claim: no GPU, except in stage 1, where no program is
+/// refused.
+pub(crate) fn remains(world: &World<'_>, cgroup: &ClaimCgroup) -> DeviceRules {
+    let observed = stage::observed(world, cgroup.place().uid);
+    let closed = world.gpus.denied(&world.config.stages);
+    rules(world, None, observed.filter(|g| !closed.contains(g)))
 }
 
 /// Bytes that claims have above their limits, as they may while gshare is off and keep after that, and bytes of

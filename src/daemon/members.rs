@@ -26,7 +26,7 @@ use super::live::{Ending, Live};
 use super::msg::Msg;
 use super::peer::Peer;
 use super::world::World;
-use super::{bound, convert, die, lazy, mps, whose};
+use super::{bound, convert, die, lazy, mps, stage, whose};
 use crate::clock::unix_ms;
 
 /// Time between two looks at a process whose end cannot be awaited.
@@ -92,7 +92,7 @@ fn seat(
         .ok_or_else(|| {
             (
                 "no_claim",
-                why_without(&with.journal, peer.uid, register.hint),
+                why_without(&with.world(), &with.journal, peer.uid, register.hint),
             )
         })?;
     // If it has ended, the pid may have been another process's at the lookup.
@@ -336,15 +336,19 @@ impl Claims {
 
 /// The answer to a user's program that names a claim in its environment and is in none: when and why that claim
 /// ended, and how to start again. Nothing about others' claims.
-fn why_without(journal: &Journal, uid: u32, hint: Option<u64>) -> String {
-    const NEXT: &str = "this program has no GPU. Start it with: gshare claim -- CMD";
+fn why_without(world: &World<'_>, journal: &Journal, uid: u32, hint: Option<u64>) -> String {
+    let open = world.config.is_off() || stage::observed(world, uid).next().is_some();
+    let next = match open {
+        true => "this program runs without a claim",
+        false => "this program has no GPU. Start it with: gshare claim -- CMD",
+    };
     let end = hint.and_then(|id| {
         let (at_ms, cause) = journal.end_of(ClaimId(id), uid).ok()??;
         let ago = unix_ms().saturating_sub(at_ms) / 1000;
         let ago = show_duration(Duration::from_secs(ago));
-        Some(format!("{} ended {ago} ago ({cause}); {NEXT}", ClaimId(id)))
+        Some(format!("{} ended {ago} ago ({cause}); {next}", ClaimId(id)))
     });
-    end.unwrap_or_else(|| format!("its environment names a claim that does not exist; {NEXT}"))
+    end.unwrap_or_else(|| format!("its environment names a claim that does not exist; {next}"))
 }
 
 impl Host {

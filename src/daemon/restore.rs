@@ -249,7 +249,7 @@ impl Fences {
 }
 
 impl Claims {
-    /// Keeps the cgroup of an ended claim with living processes from the GPUs.
+    /// Sets the device rules of the cgroup of an ended claim with living processes.
     pub(crate) fn linger(&mut self, fences: &mut Fences, rules: &DeviceRules, cgroup: ClaimCgroup) {
         if let Err(error) = fences.set(Some(&cgroup), rules) {
             let place = cgroup.dir().display();
@@ -276,8 +276,8 @@ fn keep_orphans(with: &mut Effects) {
     with.journal.take_ids_to(ClaimId(highest.unwrap_or(0)));
     let known = |c: &ClaimCgroup| with.claims.contains_key(&ClaimId(c.place().claim));
     found.retain(|c| !known(c) && tree.remove(c).is_err());
-    let rules = gpus::rules(&with.world(), None, []);
     for cgroup in found {
+        let rules = gpus::remains(&with.world(), &cgroup);
         (with.claims).linger(&mut with.host.fences, &rules, cgroup);
     }
 }

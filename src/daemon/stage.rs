@@ -70,7 +70,12 @@ pub(crate) fn follow(with: &mut Effects) -> Vec<Command> {
         }
     }
     let mut out = vec![Command::Rules(RuleCommand::Admission)];
-    out.extend(follows(&lowered));
+    let world = with.world();
+    let remains = &with.claims.lingering;
+    let opens = remains
+        .iter()
+        .any(|c| observed(&world, c.place().uid).next().is_some());
+    out.extend(follows(&lowered, opens));
     out.push(Command::Publish);
     out
 }
@@ -87,7 +92,7 @@ fn lowered(world: &World<'_>) -> Vec<(ClaimId, Stage)> {
 }
 
 /// Commands after new stages for running claims.
-fn follows(lowered: &[(ClaimId, Stage)]) -> Vec<Command> {
+fn follows(lowered: &[(ClaimId, Stage)], opens: bool) -> Vec<Command> {
     let limits = lowered
         .iter()
         .map(|(id, _)| Command::Limits(LimitCommand::LimitsAnew(*id)));
@@ -97,7 +102,7 @@ fn follows(lowered: &[(ClaimId, Stage)]) -> Vec<Command> {
         Command::Rules(RuleCommand::LookAtLevers),
     ]);
     out.push(
-        match lowered.iter().any(|(_, stage)| *stage == Stage::Observe) {
+        match opens || lowered.iter().any(|(_, stage)| *stage == Stage::Observe) {
             true => Command::Limits(LimitCommand::FiltersAnew),
             false => Command::Limits(LimitCommand::Deny),
         },
@@ -435,6 +440,12 @@ fn user_in(world: &World<'_>, uid: u32) -> Stage {
     }
     let groups = world.host.names.account(uid).group_names();
     stages.of_groups(groups.iter().map(String::as_str))
+}
+
+/// The GPUs that are in stage 1 for a user.
+pub(crate) fn observed(world: &World<'_>, uid: u32) -> impl Iterator<Item = usize> {
+    let stage = move |g: &usize| stage_of(world, uid, [world.gpus[*g].uuid.as_str()]);
+    (0..world.gpus.len()).filter(move |g| stage(g) == Stage::Observe)
 }
 
 /// A stage that an administrator requests.

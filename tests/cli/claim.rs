@@ -283,6 +283,10 @@ fn a_shell_gets_its_own_environment_back() {
     ));
     assert_eq!(code(&after), Some(0), "{}", stderr(&after));
     assert_eq!(stdout(&after), before);
+    complains(
+        &after,
+        "to run programs without a claim, open a new terminal",
+    );
     service.join();
 
     let nothing = home.output(&["env", "--unset"]);
