@@ -1,6 +1,7 @@
 //! The order of service of waiting claims.
 //!
-//! 1. Claims whose turn it is (they have waited for long), by the time at which their turns came.
+//! 1. Claims whose turn it is (they have waited for long, or need every GPU while all are free), by the time at which
+//!    their turns came.
 //! 2. Claims within their owner's guarantee; last among them those that come back with more memory than they asked for.
 //!    A claim that comes back in its turn, if within the guarantee, precedes its owner's other claims, one at a time.
 //! 3. Other claims.
@@ -396,7 +397,8 @@ impl Machine {
         self.spared(now, id, Lever::Suspend) && !self.spared(now, id, Lever::Offload)
     }
 
-    /// When a waiting claim's turn comes.
+    /// When a waiting claim's turn comes. A claim of every GPU that finds all of them free counts as if it had waited for
+    /// half a day, so those that wait start one after the other.
     pub(super) fn turn_of(&self, waiting: &Waiting) -> Now {
         let gpus = self.ledger.gpus().len();
         let whole =
@@ -404,6 +406,10 @@ impl Machine {
         let most = match self.comes_back(waiting.id()) {
             true if whole => WHOLE_AWAY,
             true => AWAY,
+            // To make the GPUs free again would cost others more than its run does now.
+            false if whole && gpus > 1 && self.ledger.held().next().is_none() => {
+                return waiting.since.saturating_sub(AWAY);
+            }
             false => DUE,
         };
         waiting.since.saturating_add(most)

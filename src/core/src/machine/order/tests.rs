@@ -54,6 +54,25 @@ fn among_borrowers_goes_first_who_had_less_lately() {
     assert_eq!(waiting(&w.machine), [2]);
 }
 
+/// To make all GPUs free costs the same for one of them as for several.
+#[test]
+fn claims_of_every_gpu_start_one_after_the_other() {
+    let hours = |h: u64| Duration::from_secs(3600 * h);
+    let mut w = World::new(&[24, 24]);
+    ask(&mut w, 1, "2", 7);
+    ask(&mut w, 2, "1", 8);
+    w.now = hours(2);
+    ask(&mut w, 3, "2", 9);
+    assert_eq!(waiting(&w.machine), [2, 3]);
+    gone(&mut w, 1);
+    assert_eq!(w.granted(3), Some(vec![0, 1]));
+    // The other claim has waited for more than half a day longer than this one.
+    w.now = hours(14);
+    ask(&mut w, 4, "2", 9);
+    gone(&mut w, 3);
+    assert_eq!((w.granted(2), w.granted(4)), (Some(vec![0]), None));
+}
+
 #[test]
 fn nobody_waits_for_ever() {
     let mut w = World::new(&[24]);
