@@ -218,7 +218,7 @@ fn undo(root: &Path, dry: bool, live: bool) -> Outcome {
         let members = units::members();
         if members > 0 {
             out::print(&format!(
-                "note     {members} processes of claims keep running; without the service nothing manages their claims\n"
+                "note     processes of claims that keep running: {members}; without the service nothing manages their claims\n"
             ))?;
         }
         out::print("run      systemctl disable --now gshared.service\n")?;

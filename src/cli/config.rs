@@ -6,7 +6,7 @@ use std::time::Duration;
 use gshare_config::{
     Config, ConfigError, Mode, PROJECT_FILE, Problem, ProjectDefaults, ProjectFile,
 };
-use gshare_core::units::show_duration;
+use gshare_core::units::{many, show_duration};
 use gshare_core::{Party, Quota};
 use gshare_proto::{Call, Reply};
 use serde_json::json;
@@ -119,13 +119,11 @@ fn check(socket: Option<&Path>, file: Option<&Path>, gpus: Option<u8>, json: boo
     if problems.is_empty() {
         return Ok(0);
     }
-    let count = problems.len();
-    let s = if count == 1 { "" } else { "s" };
-    Err(Failure::new(
-        failure::CONFIG,
-        format!("{count} problem{s} in the configuration"),
+    let count = many(problems.len(), "problem");
+    Err(
+        Failure::new(failure::CONFIG, format!("{count} in the configuration"))
+            .with_hint("every key and its values: docs/config.md, or `gshare config show`"),
     )
-    .with_hint("every key and its values: docs/config.md, or `gshare config show`"))
 }
 
 fn in_force() -> Vec<PathBuf> {

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use gshare_core::units::many;
 use gshare_enforcer::cgroup::Mount;
 use gshare_enforcer::driver::{Library, Search};
 use gshare_proto::call::Check;
@@ -140,10 +141,10 @@ fn verdict(checks: &[Check]) -> String {
         .any(|c| c.group == "service" && c.name == "service");
     let mut text = match (service, limited.len() + missing.len()) {
         (true, _) => "the gshare service does not work on this machine".to_owned(),
-        (false, 0) => format!("gshare works here, all {} checks passed", ok.len()),
+        (false, 0) => format!("gshare works here, all {} passed", many(ok.len(), "check")),
         (false, _) => format!(
-            "gshare works here, but not fully: {} checks passed",
-            ok.len()
+            "gshare works here, but not fully: {} passed",
+            many(ok.len(), "check")
         ),
     };
     for (word, checks) in [("limited", limited), ("missing", missing)] {
@@ -225,7 +226,7 @@ mod tests {
         assert!(text.lines().all(|l| l.chars().count() <= 80), "{text}");
         assert_eq!(text.matches("\nmemory\n").count(), 1, "{text}");
         assert!(text.contains("\n\nservice\n  ok       cgroups: simulation only\n"));
-        let first = "gshare works here, but not fully: 1 checks passed; 2 missing: memory cap, memory limits";
+        let first = "gshare works here, but not fully: 1 check passed; 2 missing: memory cap, memory limits";
         assert_eq!(
             page(&verdict(&rows), &rows, None, false).lines().next(),
             Some(first)

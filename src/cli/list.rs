@@ -4,6 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use gshare_core::Bytes;
+use gshare_core::units::many;
 use gshare_proto::{Call, Client, Reply, Snapshot, messages};
 use serde_json::json;
 
@@ -263,10 +264,10 @@ fn status_text(snapshot: &Snapshot) -> String {
     let adopted = snapshot.claims.iter().filter(|c| c.adopted).count();
     let outside = snapshot.unclaimed.len() + adopted;
     text.push_str(&format!(
-        "\n{} running, {} waiting, {outside} GPU process{} without a claim\n",
+        "\n{} running, {} waiting, {} without a claim\n",
         snapshot.claims.len() - adopted,
         snapshot.queue.len(),
-        if outside == 1 { "" } else { "es" }
+        many(outside, "GPU process")
     ));
     for advice in &snapshot.advice {
         text.push_str(&format!("! {}", plain(&advice.text)));

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use chrono::{Local, TimeZone};
-use gshare_core::units::show_duration;
+use gshare_core::units::{many, show_duration};
 use gshare_proto::figures::{self, about, hours, percent};
 use gshare_proto::{Call, HistoryPoint, Reply, ReportSpec, ReportView, Usage, messages};
 
@@ -121,12 +121,11 @@ fn text(report: &ReportView, user: Option<&str>, width: Option<usize>, bold: boo
     } else {
         percent(0.0)
     };
-    let gpus = report.gpu_count;
     let mut text = format!(
-        "{} to {}, {gpus} GPU{}; data for {looked} % of this period\n\n",
+        "{} to {}, {}; data for {looked} % of this period\n\n",
         day(report.from_ms),
         day(report.to_ms),
-        if gpus == 1 { "" } else { "s" }
+        many(report.gpu_count as usize, "GPU")
     );
     if report.users.is_empty() {
         text.push_str(&match user {

@@ -3,6 +3,7 @@
 pub(crate) mod row;
 
 use gshare_config::{LaunchCaps, Mode};
+use gshare_core::units::many;
 use gshare_core::{Bytes, ClaimId};
 use gshare_enforcer::gpu::{Health, counters};
 use gshare_proto::{Check, Grade, HealthView, messages};
@@ -473,7 +474,7 @@ fn history_row(world: &World<'_>, history: &History) -> Check {
                 name,
                 "limited",
                 format!(
-                    "cannot write {dir}/history.db: {why}; {} samples of 10 s are not written yet, {} were lost",
+                    "cannot write {dir}/history.db: {why}; samples of 10 s that are not written yet: {}, lost: {}",
                     status.waiting, status.lost
                 ),
             )
@@ -493,7 +494,10 @@ fn journal_row(world: &World<'_>, journal: &Journal) -> Check {
             );
         }
         (0, Err(error)) => format!("cannot write to {dir}, so no claim can start: {error}"),
-        _ => format!("cannot record in {dir} that {waiting} claims ended"),
+        _ => format!(
+            "cannot record in {dir} that {} ended",
+            many(waiting, "claim")
+        ),
     };
     Check {
         fix: Some(format!("free disk space: df -h {dir}")),

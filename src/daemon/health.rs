@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use gshare_core::ClaimId;
+use gshare_core::units::many;
 use gshare_enforcer::gpu::{GpuState, Seen};
 use gshare_proto::{Grade, HealthView, RemappedView, XidView, messages};
 
@@ -425,7 +426,8 @@ fn of_seen(seen: &Seen, g: usize) -> Vec<(Grade, String, String)> {
         ));
     }
     if let Some(n) = seen.ecc_uncorrected.filter(|n| *n > 0) {
-        let text = format!("{n} memory errors that could not be corrected");
+        let errors = many(n as usize, "memory error");
+        let text = format!("{errors} that could not be corrected");
         found.push((Grade::Warned, text, reset()));
     }
     if let Some(rows) = seen.remapped {

@@ -1,6 +1,7 @@
 //! Reads the configuration again while the service runs (SIGHUP, `systemctl reload gshared`).
 
 use gshare_config::{Config, Service as ServiceKeys};
+use gshare_core::units::many;
 
 use super::command::{Command, RuleCommand};
 use super::manager;
@@ -99,9 +100,9 @@ impl Settings {
 /// One line for the service manager.
 pub(crate) fn status(world: &World<'_>) -> String {
     format!(
-        "{} GPUs, {} claims, {} waiting",
-        world.gpus.len(),
-        world.claims.len(),
+        "{}, {}, {} waiting",
+        many(world.gpus.len(), "GPU"),
+        many(world.claims.len(), "claim"),
         world.claims.waiting.len()
     )
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
 
 use gshare_config::Config;
+use gshare_core::units::many;
 use gshare_core::{Party, Quota};
 use serde::{Deserialize, Serialize};
 
@@ -63,8 +64,9 @@ impl Conformance {
     pub(super) fn text(&self) -> String {
         let (gpu, driver, at) = (&self.gpu, &self.driver, local(self.at_ms));
         format!(
-            "in {} of {} checks the driver differs from its documentation: {gpu}, driver {driver}, {at}",
-            self.different, self.checks
+            "in {} of {} the driver differs from its documentation: {gpu}, driver {driver}, {at}",
+            self.different,
+            many(self.checks as usize, "check")
         )
     }
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use chrono::{Local, TimeZone};
+use gshare_core::units::many;
 use gshare_proto::figures::{hours, left, parts, percent, wrap};
 use gshare_proto::{HistoryPoint, IdleHolding, ReportView, Usage};
 
@@ -269,9 +270,9 @@ impl<'a> Page<'a> {
             "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" \
              content=\"width=device-width,initial-scale=1\"><meta http-equiv=\"Content-Security-Policy\" \
              content=\"default-src 'none'; style-src 'unsafe-inline'\"><title>GPU report</title><style>{STYLE}</style>\
-             </head><body>\n<h1>GPU report</h1><p class=\"dim\">{from} to {to}, {} GPUs; data for {looked} % of this \
+             </head><body>\n<h1>GPU report</h1><p class=\"dim\">{from} to {to}, {}; data for {looked} % of this \
              period. All figures are GPU hours.</p>\n<div class=\"sums\">",
-            report.gpu_count
+            many(report.gpu_count as usize, "GPU")
         );
         for (what, figure) in [
             ("claimed", hours(total.claimed_gpu_s)),
@@ -421,8 +422,8 @@ impl<'a> Page<'a> {
             time(report.to_ms)
         )];
         let sums = format!(
-            "{} GPUs. GPU h: {} claimed, {} used ({}), {} idle, {} waited for",
-            report.gpu_count,
+            "{}. GPU h: {} claimed, {} used ({}), {} idle, {} waited for",
+            many(report.gpu_count as usize, "GPU"),
             hours(total.claimed_gpu_s),
             maybe_hours(total.used_gpu_s, total.estimate),
             average(total),

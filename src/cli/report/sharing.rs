@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use gshare_core::units::show_duration;
+use gshare_core::units::{many, show_duration};
 use gshare_proto::figures::hours;
 use gshare_proto::{Fared, ReportView, UserFared};
 
@@ -27,7 +27,6 @@ pub(super) fn sentences(report: &ReportView) -> Vec<String> {
         return Vec::new();
     };
     let Fared { runs, waited, .. } = sharing.total;
-    let s = if runs == 1 { "" } else { "s" };
     let [held, longest, refused, limited] = cells(&sharing.total);
     let longest = match waited[1] {
         0 => String::new(),
@@ -35,13 +34,17 @@ pub(super) fn sentences(report: &ReportView) -> Vec<String> {
     };
     let older = match sharing.left_out {
         0 => "",
-        n => &format!(" {n} older runs were left out of the simulation, to limit its length."),
+        n => &format!(
+            " The simulation leaves out {}, to limit its length.",
+            many(n as usize, "older run")
+        ),
     };
     vec![
         format!(
-            "Suppose each program had claimed its own peak plus 10 %. Then {runs} run{s} would have held {held} GPU h \
+            "Suppose each program had claimed its own peak plus 10 %. Then {} would have held {held} GPU h \
              instead of {}. Of the runs, {} would have waited{longest}, {refused} would have been refused, and \
              {limited} would have reached a memory limit.",
+            many(runs as usize, "run"),
             hours(sharing.occupied_gpu_s),
             range(waited, |n| n.to_string()),
         ),
@@ -155,7 +158,7 @@ mod tests {
         }
         assert!(
             sentences(&report)[1]
-                .ends_with(" 7 older runs were left out of the simulation, to limit its length.")
+                .ends_with(" The simulation leaves out 7 older runs, to limit its length.")
         );
         report.not_played = Some("there is less than a day of records".to_owned());
         assert_eq!(

@@ -7,7 +7,7 @@ use crate::class::show_minute;
 use crate::ledger::{Admission, GpuFacts, Ledger, Sharing};
 use crate::place;
 use crate::quota::Over;
-use crate::units::{Bytes, Share};
+use crate::units::{Bytes, Share, many};
 
 /// Why a claim does not start.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -222,8 +222,8 @@ impl fmt::Display for Reason {
             ),
             Self::Drained { wanted, open } => write!(
                 f,
-                "wants {wanted} GPU{}; of the GPUs that it may use, {open} accept{} new claims",
-                if *wanted == 1 { "" } else { "s" },
+                "wants {}; of the GPUs that it may use, {open} accept{} new claims",
+                many(*wanted as usize, "GPU"),
                 if *open == 1 { "s" } else { "" },
             ),
             Self::Memory {

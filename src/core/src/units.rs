@@ -6,6 +6,16 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+/// `1 GPU`, `2 GPUs`, `2 processes`.
+#[must_use]
+pub fn many(n: usize, one: &str) -> String {
+    match n {
+        1 => format!("1 {one}"),
+        n if one.ends_with('s') => format!("{n} {one}es"),
+        n => format!("{n} {one}s"),
+    }
+}
+
 /// A number of bytes. `8G` is read as GiB (as readers of nvidia-smi expect) and printed `8.0 GiB`.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
@@ -325,6 +335,13 @@ pub fn show_duration(d: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn there_is_one_or_there_are_many() {
+        let processes = [0, 1, 2].map(|n| many(n, "process"));
+        assert_eq!(processes, ["0 processes", "1 process", "2 processes"]);
+        assert_eq!(many(2, "claim"), "2 claims");
+    }
 
     #[test]
     fn sizes_are_read_as_powers_of_1024() {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use gshare_core::Bytes;
 use gshare_core::predict::{Busy, Level, NOMINAL};
-use gshare_core::units::show_duration;
+use gshare_core::units::{many, show_duration};
 use gshare_proto::Suggestion;
 use gshare_proto::figures::percent_of as percent;
 
@@ -64,14 +64,6 @@ fn from_to(low: u64, high: u64) -> String {
     }
 }
 
-fn runs(n: usize) -> String {
-    if n == 1 {
-        "1 earlier run".to_owned()
-    } else {
-        format!("{n} earlier runs")
-    }
-}
-
 /// A command line as typed in a shell.
 pub(crate) fn typed(command: &[String]) -> String {
     let plain = |w: &String| {
@@ -98,7 +90,7 @@ pub(crate) fn reasons(told: &Told) -> Vec<String> {
         return Vec::new();
     };
     let script = records.first().map_or("", |r| r.shape.script.as_str());
-    let n = runs(records.len());
+    let n = many(records.len(), "earlier run");
     let mut said = Vec::new();
     let mut first = match e.level {
         Level::Repeats => format!("{n} of {script}"),
@@ -134,8 +126,8 @@ pub(crate) fn reasons(told: &Told) -> Vec<String> {
     said.extend(share_reason(records, told.share()));
     if let Some(time) = &told.time {
         said.push(format!(
-            "half of {} runs took less than {}",
-            time.runs(),
+            "half of {} took less than {}",
+            many(time.runs(), "run"),
             show_duration(time.at(0.5))
         ));
     }

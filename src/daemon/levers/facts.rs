@@ -5,6 +5,7 @@ use gshare_abi::{
 };
 use gshare_config::Stage;
 use gshare_core::machine::lever::Levers;
+use gshare_core::units::many;
 use gshare_core::{ClaimId, Held};
 use gshare_proto::{Check, LeversView, PlaceView, messages};
 
@@ -132,9 +133,8 @@ pub(crate) fn lever_rows(
             .keys()
             .map(|id| levers_of(world, features, levers, *id));
         let (can, cannot): (Vec<Levers>, Vec<Levers>) = claims.partition(pick);
-        let s = if can.len() == 1 { "" } else { "s" };
-        let (can, cannot) = (can.len(), cannot.len());
-        format!("possible for {can} claim{s}, impossible for {cannot} (gshare ps says why)")
+        let (can, cannot) = (many(can.len(), "claim"), cannot.len());
+        format!("possible for {can}, impossible for {cannot} (gshare ps says why)")
     };
     let release = world.gpus.driver_release();
     let moves = match release {

@@ -8,6 +8,7 @@ use crate::daemon::world::World;
 use gshare_abi::NO_EVENT_TIMES;
 use gshare_config::GpuMode;
 use gshare_core::Held;
+use gshare_core::units::many;
 use gshare_proto::{Check, messages};
 
 /// Status of MPS; docs/hardware.md uses the same words.
@@ -42,8 +43,8 @@ fn mps_words(world: &World<'_>, g: usize) -> Result<String, String> {
             let clients: usize = on.servers.iter().map(|s| s.clients.len()).sum();
             Ok(format!(
                 "{rung}: {}, {}; gshare does not use the namespaces of MPS 3 (release 615) yet",
-                count(servers, "server"),
-                count(clients, "client")
+                many(servers, "server"),
+                many(clients, "client")
             ))
         }
         Some(on) => Err(on
@@ -57,11 +58,6 @@ fn mps_words(world: &World<'_>, g: usize) -> Result<String, String> {
 /// Whether the claims on a GPU run through MPS now; `None` without claims.
 fn runs_through_mps(world: &World<'_>, g: usize) -> Option<bool> {
     held_there(world, g).next().map(|held| held == Held::Mps)
-}
-
-fn count(n: usize, what: &str) -> String {
-    let s = if n == 1 { "" } else { "s" };
-    format!("{n} {what}{s}")
 }
 
 impl Settings {

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use gshare_core::ClaimId;
-
+use gshare_core::units::many;
 use gshare_enforcer::gpu::{LimitError, LimitOrder, Observer};
 use gshare_proto::Check;
 
@@ -96,9 +96,9 @@ pub(super) fn limits_row(world: &World<'_>) -> Check {
             name,
             if others == 0 { "ok" } else { "limited" },
             format!(
-                "on {some} of {} GPUs the driver itself enforces memory: each claim is guaranteed its size, and its \
+                "on {some} of {} the driver itself enforces memory: each claim is guaranteed its size, and its \
                  limit is the maximum",
-                some + others
+                many(some + others, "GPU")
             ),
         ),
     }

@@ -3,15 +3,7 @@
 use crate::health::Grade;
 use crate::snapshot::{GpuState, GpuView, Snapshot};
 
-/// `1 GPU`, `2 GPUs`, `2 processes`.
-#[must_use]
-pub fn many(n: usize, one: &str) -> String {
-    match n {
-        1 => format!("1 {one}"),
-        n if one.ends_with('s') => format!("{n} {one}es"),
-        n => format!("{n} {one}s"),
-    }
-}
+pub use gshare_core::units::many;
 
 impl GpuView {
     /// Whether it is an instance of a divided GPU (MIG).
@@ -59,13 +51,6 @@ impl GpuView {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn there_is_one_or_there_are_many() {
-        let processes = [0, 1, 2].map(|n| many(n, "process"));
-        assert_eq!(processes, ["0 processes", "1 process", "2 processes"]);
-        assert_eq!(many(2, "claim"), "2 claims");
-    }
 
     #[test]
     fn instances_are_no_gpus() {

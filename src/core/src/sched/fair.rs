@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use super::solve::{Answer, Board, Budget, Item, Mask, Need, Prefer};
-use crate::units::Share;
+use crate::units::{Share, many};
 
 /// What each party is guaranteed of `total` GPUs: its entry's part, or without an entry an equal part of what the
 /// entries leave. Entries that exceed the machine together shrink in proportion.
@@ -156,16 +156,12 @@ pub struct Unpackable {
 
 impl std::fmt::Display for Unpackable {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let (gpus, wanted) = (self.gpus, self.wanted.short());
-        let s = if gpus == 1 { "" } else { "s" };
-        let why = if self.sum.milli() as usize > gpus * 1000 {
-            format!(
-                "all guarantees together are {} of {gpus} GPU{s}",
-                self.sum.short()
-            )
+        let (gpus, wanted) = (many(self.gpus, "GPU"), self.wanted.short());
+        let why = if self.sum.milli() as usize > self.gpus * 1000 {
+            format!("all guarantees together are {} of {gpus}", self.sum.short())
         } else {
             format!(
-                "their sum fits into {gpus} GPU{s}, but a fraction cannot be split between GPUs, and no GPU has enough room left"
+                "their sum fits into {gpus}, but a fraction cannot be split between GPUs, and no GPU has enough room left"
             )
         };
         write!(
