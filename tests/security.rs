@@ -1316,6 +1316,20 @@ fn the_log_of_a_claim_is_for_its_owner_and_root() {
         text.lines().next(),
         Some("gshare: c1 belongs to another user")
     );
+    // Without an ID it lists the claims whose logs the caller may read.
+    let mut command = station.command();
+    command
+        .args(["claim", "-q", "-g", "0.1"])
+        .uid(FLOODER)
+        .gid(FLOODER);
+    assert_eq!(command.output().expect("runs").stdout, b"c2\n");
+    for (uid, reads) in [(0, true), (FLOODER, true), (FLOODER + 1, false)] {
+        let mut command = station.command();
+        let list = command.arg("log").uid(uid).gid(uid).output().expect("runs");
+        let list = String::from_utf8_lossy(&list.stdout).into_owned();
+        let has = |id: &str| list.lines().any(|l| l.contains(id));
+        assert_eq!([has("c1: "), has("c2 ")], [reads; 2], "{uid}: {list}");
+    }
 }
 
 #[test]

@@ -240,7 +240,7 @@ pub(crate) fn log(socket: Option<&Path>, args: &ClaimIdArgs) -> Outcome {
     let Some(wanted) = &args.id else {
         return claims(socket, args.json);
     };
-    let (id, entries) = logged(&mut connect::connect(socket)?, Some(wanted))?;
+    let (id, _, entries) = logged(&mut connect::connect(socket)?, Some(wanted))?;
     if args.json {
         out::json(&json!({ "id": id, "entries": entries }))?;
         return Ok(0);
@@ -252,25 +252,31 @@ pub(crate) fn log(socket: Option<&Path>, args: &ClaimIdArgs) -> Outcome {
     Ok(0)
 }
 
-fn logged(
-    client: &mut Client,
-    id: Option<&String>,
-) -> Result<(Option<String>, Vec<Notice>), Failure> {
+type Logged = (Option<String>, Vec<String>, Vec<Notice>);
+
+fn logged(client: &mut Client, id: Option<&String>) -> Result<Logged, Failure> {
     let id = id.map(|id| id.clone().into());
     match client.call(&Call::Log { id })? {
-        Reply::Log { id, entries } => Ok((id, entries)),
+        Reply::Log {
+            id,
+            present,
+            entries,
+        } => Ok((id, present, entries)),
         other => Err(unexpected(&other)),
     }
 }
 
-/// Claims that have a log: those that run or wait, then the last that ended.
+/// Claims whose logs the caller may read: those that run or wait, then the last that ended.
 fn claims(socket: Option<&Path>, json: bool) -> Outcome {
     let mut client = connect::connect(socket)?;
     let reply = client.call(&Call::Snapshot)?;
-    let Reply::Snapshot(snapshot) = reply else {
+    let Reply::Snapshot(mut snapshot) = reply else {
         return Err(unexpected(&reply));
     };
-    let (_, ended) = logged(&mut client, None)?;
+    let (_, present, ended) = logged(&mut client, None)?;
+    snapshot.claims.retain(|c| present.contains(&c.id));
+    snapshot.queue.retain(|q| present.contains(&q.id));
+    snapshot.unclaimed.clear();
     if json {
         let mut all = super::list::ps_json(&snapshot, true);
         all["ended"] = json!(ended);

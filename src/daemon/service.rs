@@ -6,6 +6,7 @@ use std::time::Instant;
 use gshare_config::{Config, ConfigError};
 use gshare_core::ClaimId;
 use gshare_core::machine::{Action, Event};
+use gshare_core::units::many;
 use gshare_enforcer::gpu::GpuSample;
 use gshare_proto::{AdminCall, Call, ErrorCode, Notice, Reply, WireError};
 
@@ -615,7 +616,7 @@ impl Service {
             Call::Log { id: Some(id) } => {
                 story::log(&self.world(), &self.effects.journal, &peer, &id)
             }
-            Call::Log { id: None } => story::ended(&self.world(), &self.effects.journal, &peer),
+            Call::Log { id: None } => story::logs(&self.world(), &self.effects.journal, &peer),
             Call::Keep { id } => {
                 let order = reclaim::keep(&self.world(), &self.features, &peer, &id);
                 return self.ordered(&peer, order, out);
@@ -710,9 +711,9 @@ impl Service {
 /// One line for the log.
 pub(crate) fn summary(world: &World<'_>) -> String {
     format!(
-        "{} GPUs, {} claims; cgroups {}, device filter {}, library {}",
-        world.gpus.len(),
-        world.claims.len(),
+        "{}, {}; cgroups {}, device filter {}, library {}",
+        many(world.gpus.len(), "GPU"),
+        many(world.claims.len(), "claim"),
         if world.host.fences.tree.is_some() {
             "on"
         } else {

@@ -18,6 +18,7 @@ use super::find::find;
 use super::journal::{ClaimRecord, Journal, JournalError};
 use super::peer::Peer;
 use super::reasons;
+use super::viewer::Viewer;
 use super::watch;
 use super::world::World;
 use super::{claim_for, convert, grant, reclaim, rules, sizes};
@@ -150,13 +151,22 @@ pub(crate) fn log(
     });
     Ok(Reply::Log {
         id: Some(id.to_string()),
+        present: Vec::new(),
         entries: entries.collect(),
     })
 }
 
-/// The last claims that ended whose logs the caller may read.
-pub(crate) fn ended(world: &World<'_>, journal: &Journal, peer: &Peer) -> Result<Reply, WireError> {
-    let only = watch::viewer(world, peer).only();
+/// Claims whose logs the caller may read: those that run or wait, and the last that ended.
+pub(crate) fn logs(world: &World<'_>, journal: &Journal, peer: &Peer) -> Result<Reply, WireError> {
+    let viewer = watch::viewer(world, peer);
+    let running = world.claims.iter().map(|(id, l)| (id, l.record.uid));
+    let waiting = &world.claims.waiting;
+    let present = running.chain(waiting.iter().map(|(id, asked)| (id, asked.record.uid)));
+    let present = present.filter(|(_, uid)| viewer.may_read(*uid));
+    let only = match viewer {
+        Viewer::User { uid, names: false } => Some(uid),
+        _ => None,
+    };
     let last = journal.last_ended(only).map_err(unread)?;
     let entry = |(record, at_ms, cause): (ClaimRecord, u64, String)| {
         let of = match only {
@@ -179,6 +189,7 @@ pub(crate) fn ended(world: &World<'_>, journal: &Journal, peer: &Peer) -> Result
     };
     Ok(Reply::Log {
         id: None,
+        present: present.map(|(id, _)| id.to_string()).collect(),
         entries: last.into_iter().map(entry).collect(),
     })
 }

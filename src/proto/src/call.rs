@@ -239,8 +239,8 @@ pub enum Call {
     },
     /// A dry run of a claim; nothing is claimed. Answers [`Reply::Tried`].
     Try(Box<ClaimSpec>),
-    /// The log of a claim, oldest first. Without one: the last claims that ended, newest first, whose logs the caller
-    /// may read. Answers [`Reply::Log`].
+    /// The log of a claim, oldest first. Without one: the claims whose logs the caller may read, those that run or wait
+    /// by their ids, and the last that ended, newest first. Answers [`Reply::Log`].
     Log {
         /// The claim: its id, even if it has ended, or its name.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -509,6 +509,9 @@ pub enum Reply {
         /// The claim.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         id: Option<String>,
+        /// Claims that run or wait.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        present: Vec<String>,
         /// Its entries.
         entries: Vec<Notice>,
     },
