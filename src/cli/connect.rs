@@ -6,13 +6,15 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use gshare_config::find_socket;
-use gshare_core::units::parse_duration;
+use gshare_core::units::{parse_duration, show_duration};
 use gshare_proto::{Client, ClientError};
 
 use super::failure::{self, Failure, START};
 use super::out;
 use super::waiting::Waiting;
 
+/// A service that has not greeted by then may hang.
+const LATE: Duration = Duration::from_secs(3);
 /// Time between two attempts to reach a service that went away.
 const BETWEEN_TRIES: Duration = Duration::from_millis(200);
 
@@ -48,7 +50,20 @@ pub(crate) fn socket(flag: Option<&Path>) -> Result<PathBuf, Failure> {
 /// When no service answers.
 pub(crate) fn connect(flag: Option<&Path>) -> Result<Client, Failure> {
     let path = socket(flag)?;
-    Client::connect(&path).map_err(|e| explained(flag, &path, e))
+    reach(&path).map_err(|e| explained(flag, &path, e))
+}
+
+/// A connection that tells the user if the service does not answer.
+fn reach(path: &Path) -> Result<Client, ClientError> {
+    let mut client = Client::connect(path)?;
+    client.tell_if_late(LATE, || {
+        out::note(&format!(
+            "gshare: the service has not answered for {} and may hang; this command waits for it (Ctrl-C ends the wait). \
+             Claims keep running when it is restarted: sudo systemctl restart gshared",
+            show_duration(LATE)
+        ));
+    })?;
+    Ok(client)
 }
 
 /// If the user named the socket, the name may be wrong; installing gshare would not help.
@@ -84,7 +99,7 @@ pub(crate) fn patiently(
         return expect_service(flag);
     }
     let path = socket(flag)?;
-    match Client::connect(&path) {
+    match reach(&path) {
         Err(lost) if is_restarting(&lost, &path) => {
             again(flag, Instant::now() + wait.min(patience()), waiting)?
                 .ok_or_else(|| explained(flag, &path, lost))
@@ -122,7 +137,7 @@ fn expect_service(flag: Option<&Path>) -> Result<Client, Failure> {
             Err(failure) if failure.code == failure::NO_SERVICE && Instant::now() < until => {
                 if !told {
                     told = true;
-                    let most = gshare_core::units::show_duration(patience());
+                    let most = show_duration(patience());
                     out::note(&format!(
                         "gshare: no service yet; waiting up to {most} (After=gshared.service in this unit avoids the wait)"
                     ));
@@ -157,7 +172,7 @@ pub(crate) fn again(
     let mut told = false;
     while Instant::now() < until {
         std::thread::sleep(BETWEEN_TRIES);
-        if let Ok(client) = Client::connect(&path) {
+        if let Ok(client) = reach(&path) {
             return Ok(Some(client));
         }
         if !told {

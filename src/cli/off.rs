@@ -5,6 +5,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use gshare_config::{Config, Mode};
+use gshare_core::units::many;
 use gshare_proto::{AdminCall, AdminDone, Call, Client, ClientError, ErrorCode, Reply};
 
 use super::admin::show;
@@ -14,14 +15,16 @@ use super::failure::{self, Failure};
 use super::{Outcome, connect, out};
 use crate::off;
 
-/// A service that has not answered by then counts as stuck.
+/// A service that has not answered by then counts as stuck: `off` works within a second.
 const ANSWERS: Duration = Duration::from_millis(400);
+/// The same for `on`, which is not urgent.
+const ANSWERS_ON: Duration = Duration::from_secs(5);
 
 pub(crate) fn off(socket: Option<&Path>, args: &OffArgs) -> Outcome {
     let for_ms = args
         .until
         .map(|d| u64::try_from(d.as_millis()).unwrap_or(u64::MAX));
-    let done = match by_service(socket, AdminCall::Off { for_ms })? {
+    let done = match by_service(socket, AdminCall::Off { for_ms }, ANSWERS)? {
         Some(done) => done,
         None => off_without(args, for_ms)?,
     };
@@ -29,14 +32,14 @@ pub(crate) fn off(socket: Option<&Path>, args: &OffArgs) -> Outcome {
 }
 
 pub(crate) fn on(socket: Option<&Path>, args: &OnArgs) -> Outcome {
-    let done = match by_service(socket, AdminCall::On)? {
+    let done = match by_service(socket, AdminCall::On, ANSWERS_ON)? {
         Some(done) => done,
         None => {
             let config = config_of(args.config.as_deref())?;
             let state_dir = config.paths(Mode::System).state_dir;
             off::remove(&state_dir).map_err(|e| failed("switch on", &state_dir, &e))?;
             AdminDone {
-                message: "no service answers; gshare will be on when one starts".to_owned(),
+                message: "no service answers; gshare will be on when one does".to_owned(),
                 undo: Some("gshare admin off".to_owned()),
             }
         }
@@ -45,7 +48,11 @@ pub(crate) fn on(socket: Option<&Path>, args: &OnArgs) -> Outcome {
 }
 
 /// The service's answer; none if it does not answer soon.
-fn by_service(socket: Option<&Path>, call: AdminCall) -> Result<Option<AdminDone>, Failure> {
+fn by_service(
+    socket: Option<&Path>,
+    call: AdminCall,
+    patience: Duration,
+) -> Result<Option<AdminDone>, Failure> {
     let Ok(path) = connect::socket(socket) else {
         return Ok(None);
     };
@@ -56,7 +63,7 @@ fn by_service(socket: Option<&Path>, call: AdminCall) -> Result<Option<AdminDone
         // The receiver may have given up.
         let _ = tell.send(answer);
     });
-    match told.recv_timeout(ANSWERS) {
+    match told.recv_timeout(patience) {
         Ok(Ok(Reply::Admin(done))) => Ok(Some(done)),
         Ok(Ok(other)) => Err(unexpected(&other)),
         Ok(Err(ClientError::Refused(error))) if error.code == ErrorCode::NotPermitted => {
@@ -70,10 +77,10 @@ fn by_service(socket: Option<&Path>, call: AdminCall) -> Result<Option<AdminDone
 /// starts, must not prevent switching off.
 fn config_of(file: Option<&Path>) -> Result<Config, Failure> {
     if !nix::unistd::Uid::effective().is_root() {
-        let waited = ANSWERS.as_millis();
-        let text =
-            format!("no service answered within {waited} ms, and without it only root can do this");
-        return Err(Failure::new(failure::NO_SERVICE, text).with_hint("sudo gshare admin off"));
+        let text = "the service does not answer, and without it only root can do this";
+        return Err(
+            Failure::new(failure::NO_SERVICE, text).with_hint("sudo gshare admin off, or on")
+        );
     }
     let read = match file {
         Some(file) => Config::load_file(file),
@@ -98,9 +105,10 @@ fn off_without(args: &OffArgs, for_ms: Option<u64>) -> Result<AdminDone, Failure
     let until = off::span(for_ms);
     Ok(AdminDone {
         message: format!(
-            "gshare is off {until}. No service answers, so this command lifted {} limits of claims and {} device filters. \
+            "gshare is off {until}. No service answers, so this command lifted {} and {}. \
              gshare stays off when the service is restarted\nOffloaded and suspended claims come back when a service runs",
-            opened.pages, opened.filters
+            many(opened.pages, "claim limit"),
+            many(opened.filters, "device filter")
         ),
         undo: Some("gshare admin on".to_owned()),
     })

@@ -113,6 +113,10 @@ fn mps_text(id: ClaimId, live: &Live) -> Option<String> {
 
 /// `gshare admin on`.
 pub(crate) fn order_on(world: &World<'_>) -> Order {
+    if !world.config.is_off() && line_now(world).is_none() {
+        let text = "gshare is on already; nothing was changed".to_owned();
+        return Order::saying(text, None);
+    }
     let dir = world.host.paths.state_dir.clone();
     Order {
         acts: vec![world.config.off_act("on", "on")],
@@ -172,16 +176,19 @@ impl Claims {
 
 impl Settings {
     /// Applies the line as it is now. Returns commands if that switches gshare off or on.
-    pub(crate) fn follow_off(&mut self, line: Option<Line>) -> Vec<Command> {
+    pub(crate) fn follow_off(&mut self, line: Option<Line>, claims: &Claims) -> Vec<Command> {
         let mut out = Vec::new();
         let left = line.as_ref().and_then(|l| l.until_ms);
         let left = left.map(|until| Duration::from_millis(until.saturating_sub(unix_ms())));
         let soon = left.filter(|left| *left <= WARNING);
         if let (Some(left), false) = (soon, self.off.warned) {
-            let left = show_duration(left);
-            let text =
-                format!("gshare will be on again in {left}; to keep it off: sudo gshare admin off");
+            let soon = format!("gshare will be on again in {}", show_duration(left));
+            let text = format!("{soon}; to keep it off: sudo gshare admin off");
             out.push(Command::Notice(text));
+            out.extend(claims.keys().map(|id| Command::TellOwner {
+                id: *id,
+                text: format!("{id}: {soon}. Then its limits apply again; no program is stopped"),
+            }));
         }
         self.off.warned = soon.is_some();
         let was = self.is_off();
@@ -290,9 +297,9 @@ mod tests {
 
     #[test]
     fn while_it_is_off_the_configuration_is_harmless_and_then_it_is_as_before() {
-        let mut settings = Settings::default();
+        let (mut settings, none) = (Settings::default(), Claims::default());
         settings.policy.overuse = Overuse::Stop;
-        assert!(settings.follow_off(None).is_empty(), "it is on");
+        assert!(settings.follow_off(None, &none).is_empty(), "it is on");
         let line = |until_ms| {
             let since_ms = unix_ms();
             let by = "root".to_owned();
@@ -302,7 +309,7 @@ mod tests {
                 by,
             })
         };
-        let off = settings.follow_off(line(None));
+        let off = settings.follow_off(line(None), &none);
         assert!(matches!(
             off[..],
             [
@@ -312,20 +319,20 @@ mod tests {
             ]
         ));
         assert_eq!(settings.policy.overuse, Overuse::Warn);
-        let still = settings.follow_off(line(None));
+        let still = settings.follow_off(line(None), &none);
         assert!(
             matches!(still[..], [Command::Rules(RuleCommand::CallBack(_))]),
             "{still:?}"
         );
         let soon = Some(unix_ms() + 60_000);
-        let warned = settings.follow_off(line(soon));
+        let warned = settings.follow_off(line(soon), &none);
         assert!(matches!(&warned[..], [Command::Notice(text), _] if text.contains("on again in")));
-        let once = settings.follow_off(line(soon));
+        let once = settings.follow_off(line(soon), &none);
         assert!(
             matches!(once[..], [Command::Rules(RuleCommand::CallBack(_))]),
             "{once:?}"
         );
-        let on = settings.follow_off(None);
+        let on = settings.follow_off(None, &none);
         assert!(
             matches!(
                 on[..],

@@ -59,7 +59,7 @@ pub(crate) fn carry_out(
         }
         RuleCommand::FollowOff => {
             let line = off::line_now(&with.world());
-            return with.config.follow_off(line);
+            return with.config.follow_off(line, &with.claims);
         }
         RuleCommand::ReadStages => {
             let stages = Box::new(stage::read_stages(&with.world()));

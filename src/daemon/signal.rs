@@ -121,9 +121,8 @@ mod tests {
         assert!(!looks(&mut scene, minutes(9)), "it has time again");
         assert!(looks(&mut scene, minutes(18)));
         scene.claim(1, 0).record.end.signalled = false;
-        scene
-            .config
-            .follow_off(Some(crate::off::line("root".to_owned(), None)));
+        let line = Some(crate::off::line("root".to_owned(), None));
+        scene.config.follow_off(line, &scene.claims);
         assert!(
             !looks(&mut scene, minutes(19)),
             "while gshare is off nothing ends"

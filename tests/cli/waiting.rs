@@ -143,6 +143,18 @@ fn a_claim_waits_for_a_service_that_restarts() {
     assert_eq!(code(&output), Some(69), "{}", stderr(&output));
 }
 
+#[test]
+fn a_command_says_that_the_service_hangs_and_waits_for_it() {
+    let home = Home::new();
+    let hangs = std::os::unix::net::UnixListener::bind(home.path("sock")).expect("bind");
+    let (mut child, mut lines) = start(home.gshare(&["ps"]));
+    assert!(line(&mut lines).contains("the service has not answered for 3s and may hang"));
+    assert!(child.try_wait().expect("waits").is_none());
+    drop(hangs);
+    assert!(line(&mut lines).starts_with("gshare: the connection"));
+    assert_eq!(child.wait().expect("ends").code(), Some(69));
+}
+
 /// A shell script that controls a terminal of its own.
 fn on_a_terminal(home: &Home, script: &str) -> Terminal {
     let mut command = Command::new("bash");

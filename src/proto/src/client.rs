@@ -40,6 +40,8 @@ pub struct Client {
     reader: BufReader<UnixStream>,
     /// The last line.
     line: Vec<u8>,
+    /// Called if the greeting is late.
+    late: Option<fn()>,
 }
 
 /// Beginning of every line with a snapshot.
@@ -61,6 +63,7 @@ impl Client {
         let mut client = Self {
             reader: BufReader::with_capacity(BUFFER, stream),
             line: Vec::new(),
+            late: None,
         };
         client.write(&Hello {
             gshare: PROTOCOL,
@@ -87,11 +90,25 @@ impl Client {
     pub fn next_reply(&mut self) -> Result<Reply, ClientError> {
         loop {
             match self.read()? {
-                Reply::Hello { .. } => {}
+                Reply::Hello { .. } => {
+                    if self.late.take().is_some() {
+                        self.set_read_timeout(None)?;
+                    }
+                }
                 Reply::Error(e) => return Err(ClientError::Refused(e)),
                 other => return Ok(other),
             }
         }
+    }
+
+    /// Calls `tell` once if the greeting has not arrived after this time; the wait goes on.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::set_read_timeout`].
+    pub fn tell_if_late(&mut self, after: Duration, tell: fn()) -> io::Result<()> {
+        self.late = Some(tell);
+        self.set_read_timeout(Some(after))
     }
 
     /// Limits how long a read may block; `None` waits for ever.
@@ -114,7 +131,15 @@ impl Client {
         // Snapshots grow with the number of claims, so replies may be longer than requests.
         let (limit, line) = (64 * MAX_LINE as u64, &mut self.line);
         line.clear();
-        let n = io::Read::take(&mut self.reader, limit).read_until(b'\n', line)?;
+        let mut reader = io::Read::take(&mut self.reader, limit);
+        let n = match (reader.read_until(b'\n', line), self.late) {
+            (Err(e), Some(tell)) if e.kind() == io::ErrorKind::WouldBlock => {
+                tell();
+                reader.get_ref().get_ref().set_read_timeout(None)?;
+                reader.read_until(b'\n', line)?
+            }
+            (read, _) => read?,
+        };
         if n == 0 || line.last() != Some(&b'\n') {
             return Err(ClientError::Closed);
         }
