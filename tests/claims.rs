@@ -300,7 +300,17 @@ fn a_lease_that_ends_beside_the_gpu_is_told_and_so_is_each_later_call() {
     if !root("a_lease_that_ends_beside_the_gpu_is_told_and_so_is_each_later_call") {
         return;
     }
-    let station = station_with(|o| o.tick = "0.2s".to_owned());
+    // The device filter refuses the GPU, or without one the library.
+    for cgroups in [true, false] {
+        ended_beside_the_gpu(cgroups);
+    }
+}
+
+fn ended_beside_the_gpu(cgroups: bool) {
+    let station = station_with(|o| {
+        o.cgroups = cgroups;
+        o.tick = "0.2s".to_owned();
+    });
     let line = format!("read line; exec {}", example("raw_client").display());
     let mut command = station.command();
     command.args(["claim", "-g", "0.25", "-t", "1s", "--", "sh", "-c", &line]);
@@ -317,6 +327,7 @@ fn a_lease_that_ends_beside_the_gpu_is_told_and_so_is_each_later_call() {
         &[
             "gshare: c1 ended",
             "ago (time limit ended); this program has no GPU",
+            "error 100",
         ],
         SOON,
     );

@@ -16,6 +16,7 @@ use super::journal::{ClaimRecord, Journal, JournalError, ProcessRecord};
 use super::live::Ending;
 use super::order::Order;
 use super::peer::Peer;
+use super::reminders::whole;
 use super::settings::Settings;
 use super::world::World;
 use super::{ending, whose};
@@ -157,7 +158,7 @@ pub(crate) fn over(world: &World<'_>, id: ClaimId) -> Vec<Command> {
 
 /// Warns the owner that a time limit ends soon.
 pub(crate) fn warning(world: &World<'_>, id: ClaimId, at: Now) -> Option<Command> {
-    let left = show_duration(at.saturating_sub(world.now.core));
+    let left = show_duration(whole(at.saturating_sub(world.now.core)));
     let text =
         format!("{id}: its time limit ends in {left}; to extend it: gshare extend {id} -t 1h");
     (!world.config.is_off()).then_some(Command::TellOwner { id, text })

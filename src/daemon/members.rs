@@ -7,9 +7,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use gshare_abi::wire::{Answer, Register, Seat as WireSeat};
+use gshare_config::Unclaimed;
 use gshare_core::machine::Event;
 use gshare_core::units::show_duration;
 use gshare_core::{Bytes, ClaimId, Ledger};
+use gshare_enforcer::cgroup::ClaimTree as _;
 use gshare_enforcer::proc::{self, PidFd, ProcessKey};
 use gshare_proto::WireError;
 
@@ -90,9 +92,12 @@ fn seat(
     let id = whose::claim_of(&with.world(), process.pid)
         .or_else(|| claim_by_hint(&with.world(), peer, register.hint))
         .ok_or_else(|| {
-            (
-                "no_claim",
-                why_without(&with.world(), &with.journal, peer.uid, register.hint),
+            why_without(
+                &with.world(),
+                &with.journal,
+                peer,
+                process.pid,
+                register.hint,
             )
         })?;
     // If it has ended, the pid may have been another process's at the lookup.
@@ -335,20 +340,38 @@ impl Claims {
 }
 
 /// The answer to a user's program that names a claim in its environment and is in none: when and why that claim
-/// ended, and how to start again. Nothing about others' claims.
-fn why_without(world: &World<'_>, journal: &Journal, uid: u32, hint: Option<u64>) -> String {
-    let open = world.config.is_off() || stage::observed(world, uid).next().is_some();
-    let next = match open {
-        true => "this program runs without a claim",
-        false => "this program has no GPU. Start it with: gshare claim -- CMD",
-    };
+/// ended, and how to start again. Nothing about others' claims. A device filter keeps it from the GPUs if it is still in
+/// the claim's cgroup; without filters the code has the library do so.
+fn why_without(
+    world: &World<'_>,
+    journal: &Journal,
+    peer: &Peer,
+    pid: i32,
+    hint: Option<u64>,
+) -> (&'static str, String) {
     let end = hint.and_then(|id| {
-        let (at_ms, cause) = journal.end_of(ClaimId(id), uid).ok()??;
+        let (at_ms, cause) = journal.end_of(ClaimId(id), peer.uid).ok()??;
         let ago = unix_ms().saturating_sub(at_ms) / 1000;
         let ago = show_duration(Duration::from_secs(ago));
-        Some(format!("{} ended {ago} ago ({cause}); {next}", ClaimId(id)))
+        Some(format!("{} ended {ago} ago ({cause})", ClaimId(id)))
     });
-    end.unwrap_or_else(|| format!("its environment names a claim that does not exist; {next}"))
+    let open = world.config.is_off() || stage::observed(world, peer.uid).next().is_some();
+    let fences = &world.host.fences;
+    let (code, shut) = match (&fences.filters, &fences.tree) {
+        _ if open => ("no_claim", false),
+        (None, _) if end.is_some() => ("not_available", true),
+        (Some(_), Some(tree)) => {
+            let denied = stage::unclaimed_policy(world) == Unclaimed::Deny;
+            ("no_claim", denied || tree.claim_of_pid(pid).is_some())
+        }
+        _ => ("no_claim", false),
+    };
+    let next = match shut {
+        true => "this program has no GPU. Start it with: gshare claim -- CMD",
+        false => "this program runs without a claim",
+    };
+    let end = end.unwrap_or_else(|| "its environment names a claim that does not exist".to_owned());
+    (code, format!("{end}; {next}"))
 }
 
 impl Host {
