@@ -200,6 +200,14 @@ pub(crate) fn public(command: &[String]) -> String {
     what(None, &program(command))
 }
 
+/// A claim's program in a sentence: `trainer of ada`, `a claim of ada without a command`.
+pub(crate) fn program_of(command: &[String], user: &str) -> String {
+    match command {
+        [] => format!("a claim of {user} without a command"),
+        command => format!("{} of {user}", public(command)),
+    }
+}
+
 /// Program and script of a command line, without further arguments.
 pub(crate) fn program(command: &[String]) -> Vec<String> {
     let shape = gshare_core::predict::Shape::of(command);

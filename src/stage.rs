@@ -72,10 +72,7 @@ impl Stages {
         if gpus.is_empty() && group.is_none() {
             return Self::all(stage);
         }
-        let mut new = Self {
-            later: None,
-            ..self.clone()
-        };
+        let mut new = self.without_later();
         new.gpus
             .extend(gpus.iter().map(|uuid| (uuid.clone(), stage)));
         new.gpus.retain(|_, of| *of != new.machine);
@@ -83,6 +80,14 @@ impl Stages {
             .extend(group.map(|name| (name.to_owned(), stage)));
         new.groups.retain(|_, of| *of != Stage::Require);
         new
+    }
+
+    /// The present stages.
+    pub(crate) fn without_later(&self) -> Self {
+        Self {
+            later: None,
+            ..self.clone()
+        }
     }
 
     /// The present stages as arguments of `gshare admin stage`: the command would only cancel a later change.

@@ -48,9 +48,10 @@ fn quarter(station: &Station, gpu: &str) -> Raw {
 /// What a program of this command has.
 fn trace(mut command: Command) -> BTreeSet<String> {
     let mut child = command.args(["sleep", "60"]).spawn().expect("runs");
-    until("it runs", SOON, || {
-        let name = std::fs::read_to_string(format!("/proc/{}/comm", child.id()));
-        (name.ok()? == "sleep\n").then_some(())
+    // It has loaded everything once it sleeps.
+    until("it sleeps", SOON, || {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", child.id()));
+        stat.ok()?.contains(" (sleep) S ").then_some(())
     });
     let found = has(child.id());
     child.kill().expect("killed");
@@ -444,7 +445,9 @@ fn a_stage_for_later_is_announced_survives_a_restart_and_is_cancelled_by_another
         done.starts_with("stage 2 (opt-in) for every GPU and user from Mon "),
         "{done}"
     );
-    assert!(done.ends_with("undo: gshare admin stage 3\n"), "{done}");
+    let undo =
+        "until then, setting the present stage again cancels this\nundo: gshare admin stage 3\n";
+    assert!(done.ends_with(undo), "{done}");
     let waits =
         "stage 3 (reclaim), experimental; stage 2 (opt-in) for every GPU and user from Mon ";
     let shown = || said(&station, &["admin", "stage"]);
@@ -454,7 +457,13 @@ fn a_stage_for_later_is_announced_survives_a_restart_and_is_cancelled_by_another
         cancelled.contains("cancelled: stage 2 (opt-in) for every GPU and user from Mon "),
         "{cancelled}"
     );
+    assert!(!cancelled.contains("undo:"), "{cancelled}");
     assert_eq!(shown(), "stage 3 (reclaim), experimental\n");
+    let same = said(&station, &["admin", "stage", "3"]);
+    assert!(
+        same.ends_with("this is so already; nothing was changed\n"),
+        "{same}"
+    );
 
     said(&station, &order);
     support::restart(&mut station, Signal::SIGKILL);
@@ -517,7 +526,9 @@ fn a_dry_run_names_whom_a_stage_would_affect_and_its_plan_holds_only_while_that_
         claim_of(&snapshot, bare.pid())?;
         (half >= 12 << 30).then_some(())
     });
+    let idle = said(&station, &words("claim -q -g 0.1"));
     std::thread::sleep(Duration::from_millis(500));
+    said(&station, &["release", idle.trim()]);
     assert_eq!([above.finish(), bare.finish()], [Some(0); 2]);
     all_ended(&station);
     let dry = |stage: &str| {
@@ -530,6 +541,8 @@ fn a_dry_run_names_whom_a_stage_would_affect_and_its_plan_holds_only_while_that_
     let user = me();
     let line = format!("  raw_client of {user}, 1 run: would have reached its memory limit\n");
     assert!(text.contains(&line), "{text}");
+    let bare = format!("  a claim of {user} without a command, 1 run: would have had limits\n");
+    assert!(text.contains(&bare), "{text}");
     assert!(!text.contains("could not open"), "{text}");
     let refusal = format!("  raw_client of {user}, 1 run: could not open a GPU without a claim\n");
     assert!(dry("4").0.contains(&refusal), "{}", dry("4").0);
@@ -706,9 +719,10 @@ fn off_for_a_time_ends_by_itself_and_a_time_limit_that_is_over_meanwhile_ends_no
         let notices = station.snapshot().expect("served").notices;
         let texts = notices.into_iter().map(|n| n.text);
         texts
-            .filter(|t| t.contains("will be on again in"))
+            .filter(|t| t.starts_with("gshare will be on again in"))
             .collect::<Vec<_>>()
     };
+    let raw = quarter(&station, "0");
     said(&station, &["admin", "off", "--for", "20m"]);
     std::thread::sleep(Duration::from_millis(500));
     assert_eq!(told(), [""; 0]);
@@ -730,11 +744,17 @@ fn off_for_a_time_ends_by_itself_and_a_time_limit_that_is_over_meanwhile_ends_no
         text.contains("in 9m") && text.ends_with("to keep it off: sudo gshare admin off"),
         "{text}"
     );
+    let log = said(&station, &["log", "c1"]);
+    assert!(log.contains("Then its limits apply again"), "{log}");
     assert!(
         said(&station, &["status"]).starts_with("gshare is OFF"),
         "and not before"
     );
-    said(&station, &["admin", "on"]);
+    assert_eq!(raw.finish(), Some(0));
+    let on = "gshare is on: limits, queue and filters apply again\nundo: gshare admin off\n";
+    assert_eq!(said(&station, &["admin", "on"]), on);
+    let already = "gshare is on already; nothing was changed\n";
+    assert_eq!(said(&station, &["admin", "on"]), already);
 
     let mut raw = Raw::claim(
         &station,

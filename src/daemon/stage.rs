@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use gshare_config::{Stage, Unclaimed};
 use gshare_core::machine::Event;
-use gshare_core::units::show_duration;
+use gshare_core::units::{many, show_duration};
 use gshare_core::{Admission, ClaimId};
 use gshare_proto::{AdminCall, ErrorCode, LaterView, StageView, WireError, messages};
 
@@ -200,8 +200,7 @@ pub(crate) fn order(world: &World<'_>, call: AdminCall, past: &Past) -> Result<O
                 claim with their peak plus 10 %. These runs would be treated differently:"
                 .to_owned(),
         });
-        let row = |((who, how), (runs, longest_s)): (&(String, &str), &(u32, f64))| {
-            let s = if *runs == 1 { "" } else { "s" };
+        let row = |((who, how), (runs, longest_s)): (&(String, &str), &(usize, f64))| {
             let until = match *how == stage::WOULD_WAIT {
                 true => format!(
                     ", the longest for {}",
@@ -209,7 +208,7 @@ pub(crate) fn order(world: &World<'_>, call: AdminCall, past: &Past) -> Result<O
                 ),
                 false => String::new(),
             };
-            format!("  {who}, {runs} run{s}: {how}{until}")
+            format!("  {who}, {}: {how}{until}", many(*runs, "run"))
         };
         lines.extend(affected.iter().take(NAMED).map(row));
         if let Some(more) = affected.len().checked_sub(NAMED).filter(|n| *n > 0) {
@@ -223,6 +222,10 @@ pub(crate) fn order(world: &World<'_>, call: AdminCall, past: &Past) -> Result<O
         return Err(WireError::new(ErrorCode::NotAvailable, text.to_owned())
             .with_hint("plan again with --dry-run"));
     }
+    if *new == world.config.stages {
+        lines.push("this is so already; nothing was changed".to_owned());
+        return Ok(Order::saying(lines.join("\n"), None));
+    }
     let act = Act {
         action: "stage",
         target: target.clone(),
@@ -230,22 +233,23 @@ pub(crate) fn order(world: &World<'_>, call: AdminCall, past: &Past) -> Result<O
         after: text,
         reason: None,
     };
-    let cancelled = world.config.stages.later.clone();
-    let undo = change.undo;
-    let (new, undo) = match later {
-        None => (change.new, undo),
-        Some(later) => {
-            let again = format!("gshare admin stage {}", world.config.stages.again());
-            let stages = Stages {
-                later: Some(Box::new(later)),
-                ..world.config.stages.clone()
-            };
-            (stages, again)
-        }
-    };
+    let present = world.config.stages.without_later();
     let notice = Command::Notice(lines[0].clone());
+    let cancelled = world.config.stages.later.as_ref();
     lines.extend(cancelled.map(|later| format!("cancelled: {}", later.text())));
     lines.push("this does not limit, pause, move or end running programs".to_owned());
+    let (new, undo) = match later {
+        None => {
+            let undo = (change.new != present).then_some(change.undo);
+            (change.new, undo)
+        }
+        Some(later) => {
+            lines.push("until then, setting the present stage again cancels this".to_owned());
+            let again = format!("gshare admin stage {}", present.again());
+            let later = Some(Box::new(later));
+            (Stages { later, ..present }, Some(again))
+        }
+    };
     let (dir, line) = (world.host.paths.state_dir.clone(), new.clone());
     let write = move || {
         stage::write(&dir, &line).map_err(|error| {
@@ -260,7 +264,7 @@ pub(crate) fn order(world: &World<'_>, call: AdminCall, past: &Past) -> Result<O
             notice,
             Command::Rules(RuleCommand::FollowStages(Box::new(new))),
         ],
-        ..Order::saying(lines.join("\n"), Some(undo))
+        ..Order::saying(lines.join("\n"), undo)
     })
 }
 
@@ -511,7 +515,7 @@ fn affected(
     world: &World<'_>,
     past: &Past,
     new: &Stages,
-) -> BTreeMap<(String, &'static str), (u32, f64)> {
+) -> BTreeMap<(String, &'static str), (usize, f64)> {
     let closed = world.gpus.denied(&world.config.stages);
     let mut found = BTreeMap::new();
     for run in &past.runs {
@@ -538,9 +542,8 @@ fn affected(
             stage::effect(stage(&world.config.stages), stage(new), fares)
         };
         if let Some(how) = how {
-            let user = world.host.names.user(record.uid);
-            let who = format!("{} of {user}", figures::public(&record.command));
-            let (runs, longest_s): &mut (u32, f64) = found.entry((who, how)).or_default();
+            let who = figures::program_of(&record.command, &world.host.names.user(record.uid));
+            let (runs, longest_s): &mut (usize, f64) = found.entry((who, how)).or_default();
             *runs += 1;
             *longest_s = longest_s.max(run.came.and_then(|c| c.start_s).unwrap_or(0.0));
         }

@@ -61,10 +61,10 @@ impl Viewer {
         }
     }
 
-    /// A program in a sentence: `trainer of ada`.
+    /// A claim's program in a sentence: `trainer of ada`.
     pub(crate) fn program_of(self, record: &ClaimRecord, user: &str) -> String {
         if self.may_read(record.uid) {
-            format!("{} of {user}", figures::public(&record.command))
+            figures::program_of(&record.command, user)
         } else {
             format!("a program of {user}")
         }
