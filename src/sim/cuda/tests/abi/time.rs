@@ -174,7 +174,11 @@ fn a_pair_of_events_measures_the_way_of_a_launch_on_an_idle_stream_only() {
         ok!(cuEventRecord(idle, s));
         ok!(cuStreamSynchronize(s));
         // The record itself takes time on the GPU.
-        assert!(elapsed(begin, idle) >= 0.000_999, "{}", elapsed(begin, idle));
+        assert!(
+            elapsed(begin, idle) >= 0.000_999,
+            "{}",
+            elapsed(begin, idle)
+        );
         assert_eq!(launch(f, 10, 128, s, &mut []), 0);
         ok!(cuEventRecord(first, s));
         assert_eq!(launch(f, 10, 128, s, &mut []), 0);
