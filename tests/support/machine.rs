@@ -1,8 +1,7 @@
-//! A machine with a real systemd as its pid 1, in namespaces of this one: Debian from `debootstrap`, made once under
+//! A machine with a real systemd as its pid 1, in namespaces of this one: Debian from `mmdebstrap`, made once under
 //! `target/`, below an overlay of the test's own.
 
 use std::fs;
-use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -10,19 +9,6 @@ use std::time::{Duration, Instant};
 use gshare_sim_board::{Board, BoardSpec};
 
 use super::until;
-
-/// Packages of the machine besides Debian's required ones.
-const PACKAGES: &str = "systemd,systemd-sysv,dbus,libpam-systemd,libcap2-bin,cron,at,python3-venv";
-/// Changes with the packages, so that an old directory is not used.
-const ROOT: &str = "systemd-root-3";
-
-/// Debian's mirror, the one of this machine if it has one; otherwise `debootstrap`'s default.
-fn mirror() -> Option<String> {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join(".ci/mirror");
-    let out = Command::new(script).output().ok()?;
-    let said = String::from_utf8(out.stdout).ok()?;
-    out.status.success().then(|| said.trim().to_owned())
-}
 
 /// A machine; dropping it switches it off and deletes its changes.
 #[derive(Debug)]
@@ -255,44 +241,17 @@ pub fn remove_below(dir: &Path) {
     let _ = fs::remove_dir(dir);
 }
 
-/// The directory with this Debian, made if needed: a minute, and some 300 MiB.
+/// The directory with this Debian, made if needed.
 fn debian(release: &str) -> Result<PathBuf, String> {
-    let base = Path::new(env!("CARGO_TARGET_TMPDIR"));
-    let name = format!("{ROOT}-{release}");
-    let root = base.join(&name);
-    let lock = fs::File::create(base.join("systemd-root.lock")).map_err(|e| e.to_string())?;
-    lock.lock().map_err(|e| e.to_string())?;
-    if root.exists() {
-        return Ok(root);
-    }
-    let half = base.join(format!("{name}.half"));
-    let _ = fs::remove_dir_all(&half);
-    let made = Command::new("debootstrap")
-        .args([
-            "--variant=minbase",
-            &format!("--include={PACKAGES}"),
-            release,
-        ])
-        .arg(&half)
-        .args(mirror())
-        .stdin(Stdio::null())
-        .output()
-        .map_err(|e| format!("debootstrap: {e}"))?;
-    if !made.status.success() {
-        let text = String::from_utf8_lossy(&made.stdout);
-        return Err(format!(
-            "debootstrap: {}",
-            text.lines().last().unwrap_or_default()
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/systemd/debian");
+    let mut make = Command::new(script);
+    make.args([release, env!("CARGO_TARGET_TMPDIR")]);
+    let made = make.output().map_err(|e| format!("{make:?}: {e}"))?;
+    if made.status.success() {
+        return Ok(PathBuf::from(
+            String::from_utf8_lossy(&made.stdout).trim_end(),
         ));
     }
-    // No console there, and archives are not needed again.
-    let _ = fs::remove_dir_all(half.join("var/cache/apt/archives"));
-    let wants = half.join("etc/systemd/system/getty.target.wants");
-    let _ = fs::remove_dir_all(wants);
-    let _ = symlink(
-        "/dev/null",
-        half.join("etc/systemd/system/console-getty.service"),
-    );
-    fs::rename(&half, &root).map_err(|e| e.to_string())?;
-    Ok(root)
+    let said = String::from_utf8_lossy(&made.stderr);
+    Err(said.lines().last().unwrap_or_default().to_owned())
 }

@@ -50,14 +50,6 @@ impl Users {
         users
     }
 
-    /// Changes the primary group of one to that of another, who comes later: the first has to be removed before the
-    /// group.
-    pub fn share_group(&self, one: usize, other: usize) {
-        assert!(one < other);
-        let group = group_of(self.uid(other)).to_string();
-        account("usermod", &["-g", &group, self.name(one)]);
-    }
-
     /// uid of one of them.
     pub fn uid(&self, index: usize) -> u32 {
         self.0[index].1
