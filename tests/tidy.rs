@@ -383,6 +383,16 @@ fn every_file_of_tests_runs() {
     );
 }
 
+/// Nor does it run examples in comments (`doctest = false`).
+#[test]
+fn no_comment_of_the_program_has_an_example() {
+    for path in files().iter().filter(|p| p.starts_with("src")) {
+        let text = text(path);
+        let example = text.contains("/// ```") || text.contains("//! ```");
+        assert!(!example, "{} has one, which never runs", path.display());
+    }
+}
+
 /// The statuses of the list in docs/hardware.md.
 fn statuses(page: &str) -> Vec<String> {
     let bold = page.lines().filter_map(|l| l.strip_prefix("- **"));
