@@ -401,8 +401,10 @@ impl Machine {
     /// half a day, so those that wait start one after the other.
     pub(super) fn turn_of(&self, waiting: &Waiting) -> Now {
         let gpus = self.ledger.gpus().len();
-        let whole =
-            matches!(&waiting.ask, Ask::Claim { request, .. } if request.gpus as usize >= gpus);
+        // Two claims of less than half of each GPU run beside each other.
+        let most = || self.ledger.largest_gpu();
+        let whole = matches!(&waiting.ask, Ask::Claim { request, .. }
+            if request.gpus as usize >= gpus && 2.0 * size(most(), request) > gpus as f64);
         let most = match self.comes_back(waiting.id()) {
             true if whole => WHOLE_AWAY,
             true => AWAY,

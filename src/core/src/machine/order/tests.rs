@@ -74,6 +74,20 @@ fn claims_of_every_gpu_start_one_after_the_other() {
 }
 
 #[test]
+fn a_small_part_of_every_gpu_is_not_the_whole_machine() {
+    let mut w = World::new(&[24, 24]);
+    ask(&mut w, 1, "2", 7);
+    ask(&mut w, 2, "1", 8);
+    w.now = Duration::from_secs(2 * 3600);
+    let size = "2x0.3".parse().expect("a size");
+    let mut parts = Request::of_size(size, Share::ONE, Class::Batch);
+    parts.uid = 9;
+    w.submit_request(3, parts, None);
+    gone(&mut w, 1);
+    assert_eq!((w.granted(2), w.granted(3)), (Some(vec![0]), None));
+}
+
+#[test]
 fn nobody_waits_for_ever() {
     let mut w = World::new(&[24]);
     ask(&mut w, 1, "1", 7);
