@@ -32,7 +32,8 @@ pub struct Outcome {
     /// What delayed it, if that took longer than a minimum run, a countdown and two offloads.
     pub obstacle: Option<Obstacle>,
     /// For a claim of the whole machine without preemption: delay of its start, counted from the last holder's actual
-    /// end or an hour after the end that was scheduled when the claim became first in the queue, whichever is later.
+    /// end or an hour after the last known end when it came, or when the ones that came before it had started, whichever
+    /// is later.
     pub whole_late_s: Option<f64>,
 }
 

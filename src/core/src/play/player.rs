@@ -294,7 +294,7 @@ impl<'a> Player<'a> {
                 self.send(Event::Tick);
             }
             self.look_at_guarantees();
-            self.look_at_first();
+            self.look_at_whole();
         }
     }
 
@@ -673,11 +673,15 @@ impl<'a> Player<'a> {
         }
     }
 
-    /// Sets the deadline of the first claim in the queue for the whole machine, if nothing can be preempted.
-    fn look_at_first(&mut self) {
-        let first = self.machine.queue().next();
-        let whole = |r: &Request| r.gpus as usize >= self.setup.gpus && !self.setup.offload;
-        let Some((id, _)) = first.filter(|(_, request)| whole(request)) else {
+    /// Sets the deadline of the waiting claim of the whole machine that came first, if nothing can be preempted. Its
+    /// place in the queue does not count: others may go before it, and it may be first for a moment.
+    fn look_at_whole(&mut self) {
+        if self.setup.offload {
+            return;
+        }
+        let whole = |r: &Request| r.gpus as usize >= self.setup.gpus;
+        let waits = self.machine.queue().filter(|(_, r)| whole(r));
+        let Some(id) = waits.map(|(id, _)| id).min() else {
             return;
         };
         if self.runs[index_of(id)].whole.is_some() {

@@ -138,6 +138,28 @@ fn backfill_lets_past_who_delays_the_first_by_nothing() {
 }
 
 #[test]
+fn the_deadline_of_the_whole_machine_does_not_move_on_with_those_that_go_before_it() {
+    let limited = |arrival_s, user| Entry {
+        limit_s: Some(1001.0),
+        ..entry(arrival_s, 1000.0, 1000, user)
+    };
+    let whole = Entry {
+        gpus: 2,
+        ..entry(10.0, 100.0, 1000, 1)
+    };
+    let setup = Setup {
+        gpus: 2,
+        offload: false,
+        ..Setup::default()
+    };
+    // When it comes, both holders end by 1001 s. The third claim goes before it.
+    let list = [limited(0.0, 0), limited(0.0, 0), limited(5.0, 2), whole];
+    let played = play(&list, &setup);
+    assert_eq!(played.claims[3].wait_s, Some(1990.0));
+    assert_eq!(played.claims[3].whole_late_s, Some(2000.0 - 4601.0));
+}
+
+#[test]
 fn pieces_of_a_task_follow_one_another() {
     let piece = |n: usize| Entry {
         after: (n > 0).then_some(1),
