@@ -340,7 +340,7 @@ impl Station {
     /// # Errors
     /// When it does not answer.
     pub fn client(&self) -> anyhow::Result<Client> {
-        let client = Client::connect(&self.socket())?;
+        let mut client = Client::connect(&self.socket())?;
         client.set_read_timeout(Some(Duration::from_secs(30)))?;
         Ok(client)
     }

@@ -91,7 +91,7 @@ impl Client {
         loop {
             match self.read()? {
                 Reply::Hello { .. } => {
-                    if self.late.take().is_some() {
+                    if self.late.is_some() {
                         self.set_read_timeout(None)?;
                     }
                 }
@@ -107,16 +107,18 @@ impl Client {
     ///
     /// As for [`Self::set_read_timeout`].
     pub fn tell_if_late(&mut self, after: Duration, tell: fn()) -> io::Result<()> {
+        self.set_read_timeout(Some(after))?;
         self.late = Some(tell);
-        self.set_read_timeout(Some(after))
+        Ok(())
     }
 
-    /// Limits how long a read may block; `None` waits for ever.
+    /// Limits how long a read may block, in place of [`Self::tell_if_late`]; `None` waits for ever.
     ///
     /// # Errors
     ///
     /// When the socket option cannot be set.
-    pub fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+    pub fn set_read_timeout(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+        self.late = None;
         self.reader.get_ref().set_read_timeout(timeout)
     }
 
