@@ -3,8 +3,7 @@
 use std::str::FromStr;
 
 use gshare_proto::units::{Bytes, Share, parse_duration};
-use gshare_proto::{Call, ClaimGpu, ClaimSpec, ClaimView, ResizeSpec, Tried, Wait};
-use gshare_proto::{List, Text};
+use gshare_proto::{Call, ClaimGpu, ClaimSpec, ClaimView, List, ResizeSpec, Text, Tried, Wait};
 
 use crate::input::LineInput;
 use crate::text::gib;
@@ -79,11 +78,7 @@ impl Form {
             text("Model", "", "h100; if empty, any GPU"),
             text("Hold for", "", "4h; if empty, the default, normally 2h"),
             text("Name", "", "for the screen"),
-            text(
-                "Memory",
-                "",
-                "per GPU, e.g. 8G; if empty, the same part as Size",
-            ),
+            text("Memory", "", "per GPU: 8G; if empty, in proportion to Size"),
             text("Limit", "", "compute limit: 0.8; if empty, all"),
             text("Class", CLASS, "interactive, batch or inference"),
         ];

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::iter::once;
 
-use crate::figures::{measured, parts, percent, share};
+use crate::figures::{measured, parts, percent, percent_of};
 use crate::{ClaimGpu, ClaimState, ClaimView, Figure, GpuView, Snapshot, Source};
 
 /// Bytes used: by the driver, otherwise as charged.
@@ -326,7 +326,7 @@ pub fn wasted(snapshot: &Snapshot) -> String {
     match known.max_by(|a, b| a.0.total_cmp(&b.0)) {
         Some((unused, gpu)) if unused >= WASTE => {
             let users = Vec::from_iter(programs(gpu)).join(", ");
-            let unused = share(unused);
+            let unused = percent_of(unused);
             format!("GPU {} ({users}): {unused} of its time unused", gpu.index)
         }
         Some(_) => "nothing".to_owned(),

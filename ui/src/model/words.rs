@@ -50,8 +50,8 @@ pub(crate) fn words(claim: &ClaimView, snapshot: &Snapshot, clock: Clock, arrow:
         return look(format!("throttled {} %{by}", percent(most)));
     }
     if claim.refusals > 0 {
-        let n = usize::try_from(claim.refusals).unwrap_or(usize::MAX);
-        return look(format!("{} refused", many(n, "allocation")));
+        let refused = many(claim.refusals as usize, "allocation");
+        return look(format!("{refused} refused"));
     }
     let mut parts = Vec::new();
     if bursts(claim, snapshot) {

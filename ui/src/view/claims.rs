@@ -55,8 +55,8 @@ pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
     let held = held(&rows);
     // Hints for a machine without claims matter more than the last programs.
     let room = usize::from(area.height).saturating_sub(1);
-    let gain = if room >= 8 { gain(view).len() } else { 0 };
-    let gain = if held == 0 { gain } else { 0 };
+    let hinted = room >= 8 && held == 0;
+    let gain = if hinted { gain(view).len() } else { 0 };
     let shown = window(rows.len(), room - gain, at);
     let (word, place) = counted(&shown, &rows);
     let lines = rows[shown]
@@ -110,20 +110,18 @@ fn gain(view: &View<'_>) -> Vec<Line<'static>> {
         return Vec::new();
     };
     let row = |needed: usize, text: String| {
-        let free = format!("{} free  ", many(gain.held.saturating_sub(needed), "GPU"));
-        line!(view; strong format!("{free:>14}"), text text)
+        let free = many(gain.held.saturating_sub(needed), "GPU");
+        line!(view; strong format!(" {free} would be free  "), text text)
     };
     let (all, gpus) = (many(gain.programs, "program"), many(gain.needed, "GPU"));
-    let fit = format!("{all} would fit on {gpus}, judging by memory and GPU time used");
+    let fit = format!("{all} fit on {gpus}, by their memory and GPU time");
     let mut out = vec![
         line!(view; heading "WHAT SHARING WOULD GAIN"),
         row(gain.needed, fit),
     ];
     if gain.needed_by_busy < gain.needed {
         let (idle, bytes) = (many(gain.idle, "program"), gib(gain.idle_bytes));
-        let text = format!(
-            "if also {idle} ({bytes} GiB) moved to host RAM; their GPUs were idle for 10 min"
-        );
+        let text = format!("if {idle} ({bytes} GiB, idle for 10 min) also moved to RAM");
         out.push(row(gain.needed_by_busy, text));
     }
     out.push(line!(view; dim "  only what has a claim is moved or offloaded"));

@@ -124,10 +124,7 @@ pub(super) fn lines(
     let mut spare = rows.saturating_sub(notes.len());
     let mut out = Vec::new();
     for (i, note) in notes.iter().take(rows).enumerate() {
-        let style = match i {
-            0 => view.theme.strong,
-            _ => view.theme.text,
-        };
+        let style = [view.theme.strong, view.theme.text][i.min(1)];
         let lines = note.lines(view, cols, (1 + spare).min(MOST), style);
         spare -= lines.len().saturating_sub(1);
         out.extend(lines);
@@ -137,10 +134,8 @@ pub(super) fn lines(
 
 /// Rows needed to show them without cuts.
 pub(super) fn whole(view: &View<'_>, notes: &[Note], cols: usize) -> usize {
-    let rows = notes
-        .iter()
-        .map(|note| note.lines(view, cols, MOST, Style::new()).len());
-    rows.sum()
+    let rows = |note: &Note| note.lines(view, cols, MOST, Style::new()).len();
+    notes.iter().map(rows).sum()
 }
 
 /// The latest events, the newest first, in at most `most` rows each and this many rows in all.

@@ -1,3 +1,5 @@
+use std::collections::BTreeSet;
+
 use ratatui::style::Color;
 use ratatui::text::{Line, Span};
 
@@ -60,6 +62,7 @@ fn eight_on_one() -> gshare_proto::Snapshot {
         .collect();
     base.gpus.truncate(1);
     base.unclaimed.clear();
+    base.users.clear();
     base.gpus[0].sm_claimed = 1.0;
     base.gpus[0].mem_claimed = canned::gib(23.5);
     base.gpus[0].mem_used = Some(canned::gib(11.75));
@@ -67,6 +70,7 @@ fn eight_on_one() -> gshare_proto::Snapshot {
     if let Some(now) = &mut base.claimable_now {
         (now.models[0].largest, now.models[0].whole) = (0.0, 0);
     }
+    base.queue[0].uid = 1009;
     base.queue[0].reason = "needs 23.5 GiB on one GPU; c30 ends 16:05".to_owned();
     base.notices[0].claim = Some("c31".to_owned());
     base.notices[0].text = "refused 1.2 GiB at its limit of 2.3 GiB".to_owned();
@@ -85,9 +89,12 @@ fn long_names() -> gshare_proto::Snapshot {
         ("山田太郎", "画像認識モデルの学習.ipynb"),
         ("jürgen", "größenänderung.py 🚀"),
     ];
-    for (claim, (user, what)) in base.claims.iter_mut().zip(names) {
+    for claim in &mut base.claims {
+        let (user, what) = names[claim.uid as usize - 1001];
         (claim.user, claim.what) = (user.to_owned(), what.to_owned());
     }
+    base.queue[0].uid = 1002;
+    base.users.clear();
     base.queue[0].user = names[1].0.to_owned();
     base.queue[0].what = names[1].1.to_owned();
     base
@@ -130,6 +137,13 @@ fn laboratory() -> [(&'static str, gshare_proto::Snapshot); 5] {
 #[test]
 fn the_overview_in_the_states_of_a_laboratory() {
     for (name, snapshot) in laboratory().into_iter().chain(more_states()) {
+        // A user has one name, so that `FREE NOW for` and the marks of own claims are about the same one.
+        let claims = snapshot.claims.iter().map(|c| (c.uid, &c.user));
+        let queue = snapshot.queue.iter().map(|q| (q.uid, &q.user));
+        let users = snapshot.users.iter().map(|u| (u.uid, &u.user));
+        let names: BTreeSet<_> = claims.chain(queue).chain(users).collect();
+        let uids: BTreeSet<u32> = names.iter().map(|(uid, _)| *uid).collect();
+        assert_eq!(names.len(), uids.len(), "{name}: {names:?}");
         for (size, cols) in [((80, 24), "80x24"), ((120, 40), "120x40")] {
             let mut m = model(NLP, size, snapshot.clone());
             rehearse(&mut m);

@@ -336,9 +336,12 @@ pub(super) fn facts(
         None => format!("can be {word}"),
         Some(why) => format!("cannot be {word}: {why}"),
     };
+    let (moved, offloaded) = (&levers.not_movable, &levers.not_detachable);
+    let text = match moved == offloaded {
+        true => can("moved or offloaded", moved),
+        false => format!("{}; {}", can("moved", moved), can("offloaded", offloaded)),
+    };
     if !claim.adopted {
-        let moved = can("moved", &levers.not_movable);
-        let text = format!("{moved}; {}", can("offloaded", &levers.not_detachable));
         tell("moves", &text);
     }
     for program in claim.processes.iter().take(3) {

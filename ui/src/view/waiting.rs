@@ -100,11 +100,11 @@ pub(super) fn detail(model: &Model, id: &str, look: &Look, cols: usize) -> Vec<L
         None => messages::start_unknown(),
     };
     let party = waiting.party.as_ref().unwrap_or(&waiting.user);
-    let within = match waiting.entitled {
-        true => format!("; within the guarantee of {party}"),
-        false => String::new(),
-    };
-    tell("when", &format!("{start}{within}"), theme.text);
+    let within = format!("; within the guarantee of {party}");
+    let within = Some(within)
+        .filter(|_| waiting.entitled)
+        .unwrap_or_default();
+    tell("when", &(start + &within), theme.text);
     if let Some(args) = &waiting.would_start
         && model.may(waiting.uid)
     {

@@ -1,6 +1,8 @@
 //! A GPU as a map of slices, as disk tools draw them: the holders' names, and below, in the same columns, what each
 //! uses. Burst is drawn in the free part, then in others' unused parts.
 
+use std::cmp::Reverse;
+
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::widgets::Widget;
@@ -141,12 +143,15 @@ impl SliceMap<'_> {
         for (lender, slice) in slices.iter().enumerate() {
             let mut left = (eighths(slice.burst, whole, all) + 4) / 8;
             for wanted in [Use::Free, Use::Unused] {
-                for (owner, part) in out.iter_mut().enumerate() {
-                    let open = part.iter_mut().filter(|u| **u == wanted && owner != lender);
-                    for cell in open.take(left) {
-                        *cell = Use::Burst(lender);
-                        left -= 1;
-                    }
+                let others = out.iter_mut().enumerate().filter(|o| o.0 != lender);
+                let mut others: Vec<&mut Vec<Use>> = others.map(|o| o.1).collect();
+                // The widest room first, where the borrower's name fits.
+                let room = |part: &Vec<Use>| part.iter().filter(|u| **u == wanted).count();
+                others.sort_by_key(|part| Reverse(room(part)));
+                let open = others.into_iter().flatten().filter(|u| **u == wanted);
+                for cell in open.take(left) {
+                    *cell = Use::Burst(lender);
+                    left -= 1;
                 }
             }
         }
@@ -165,10 +170,11 @@ impl SliceMap<'_> {
         }
     }
 
+    /// The use: in a row of its own, or behind a name that covers so many of its cells.
     fn draw_use(
         &self,
         area: Rect,
-        (uses, words): (&[Use], bool),
+        (uses, covered): (&[Use], Option<usize>),
         slices: &[Slice],
         buf: &mut Buffer,
     ) {
@@ -187,18 +193,17 @@ impl SliceMap<'_> {
             };
             buf[(x, area.y)].set_symbol(sign).set_style(style);
         }
-        if words && uses.contains(&Use::Unknown) {
+        if covered.is_none() && uses.contains(&Use::Unknown) {
             let fits = |text: &&str| text.len() <= uses.len();
             let words = ["no figure", glyphs.dash].into_iter().find(fits);
             let words = words.unwrap_or(glyphs.dash);
             buf.set_stringn(area.x, area.y, words, uses.len(), theme.dim);
         }
-        let mut at = 0;
+        let mut at = covered.unwrap_or(0);
         while let Some(seen) = uses.get(at) {
             let run = uses[at..].iter().take_while(|u| *u == seen).count();
             if let Use::Burst(lender) = seen
-                && run >= 4
-                && let Some(lender) = slices.get(*lender).filter(|l| width(&l.id) + 1 < run)
+                && let Some(lender) = slices.get(*lender).filter(|l| width(&l.id) < run)
             {
                 let x = area.x + at as u16 + 1;
                 buf.set_stringn(x, area.y, &lender.id, run - 1, theme.on[1]);
@@ -246,7 +251,6 @@ impl Widget for SliceMap<'_> {
                 y: area.y + last,
                 ..part
             };
-            self.draw_use(beneath, (uses, last > 0), &slices, buf);
             let name = self.name(slice, *n);
             let style = match slice.kind {
                 Kind::Mine => theme.strong,
@@ -256,6 +260,8 @@ impl Widget for SliceMap<'_> {
             };
             // The first cell shows the use if one can be spared.
             let spare = u16::from(last == 0 && slice.kind != Kind::Mine && width(&name) < *n);
+            let covered = Some(usize::from(spare) + width(&name)).filter(|_| last == 0);
+            self.draw_use(beneath, (uses, covered), &slices, buf);
             let (to, _) = buf.set_stringn(part.x + spare, part.y, &name, *n, style);
             if last == 0 {
                 for at in part.x + spare..to {
@@ -310,7 +316,7 @@ mod tests {
 
     #[test]
     fn who_holds_stands_above_what_is_used() {
-        let slices = vec![
+        let mut slices = vec![
             held("c1", "vit", 0.25, 0.0),
             held("c2", "train.py", 0.5, 0.75),
             free(0.25, "free"),
@@ -322,10 +328,15 @@ mod tests {
                 "┃░░░░░░░░┃████████████████┃▒c2▒▒▒▒▒┃"
             ]
         );
-        // With one row the use is behind the names.
+        // With one row the use is behind the names, and a burst has the name of its claim there, too.
+        assert_eq!(
+            draw(slices.clone(), 36, 1),
+            ["┃░c1 vit░┃█c2 train.py████┃▒free▒c2┃"]
+        );
+        slices.pop();
         assert_eq!(
             draw(slices, 36, 1),
-            ["┃░c1 vit░┃█c2 train.py████┃▒free▒▒▒┃"]
+            ["┃▒c1 vit▒c2▒┃█c2 train.py██████████┃"]
         );
     }
 

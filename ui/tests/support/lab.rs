@@ -357,5 +357,6 @@ pub(crate) fn mig() -> Snapshot {
     base.unclaimed.clear();
     base.advice.clear();
     base.notices.clear();
+    base.users.clear();
     base
 }

@@ -57,19 +57,12 @@ pub(crate) fn drain(model: &Model) -> Asking {
     let (n, gpus) = (gpu.index, vec![gpu.index.to_string()].into());
     if gpu.drain.is_some() {
         let text = format!("Let claims start on GPU {n} again?");
-        return ask(
-            format!("Undrain GPU {n}"),
-            text,
-            AdminCall::Undrain { gpus },
-        );
+        let call = AdminCall::Undrain { gpus };
+        return ask(format!("Undrain GPU {n}"), text, call);
     }
     let text = format!("Start no new claims on GPU {n}? Its claims keep running.");
-    let reason = None;
-    ask(
-        format!("Drain GPU {n}"),
-        text,
-        AdminCall::Drain { gpus, reason },
-    )
+    let (reason, title) = (None, format!("Drain GPU {n}"));
+    ask(title, text, AdminCall::Drain { gpus, reason })
 }
 
 pub(crate) fn mode(model: &Model) -> Asking {

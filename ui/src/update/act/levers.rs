@@ -62,9 +62,7 @@ pub(crate) fn keepable(model: &Model) -> Result<String, String> {
             return Ok(id.clone());
         }
         match (&claim.announced, claim.place.on_its_way) {
-            (Some(_), Some(_)) => {
-                return Err(messages::too_late(id));
-            }
+            (Some(_), Some(_)) => return Err(messages::too_late(id)),
             (Some(_), None) => {
                 return Err(format!(
                     "this service does not say whether the action on {id} can still be postponed; try: gshare keep {id}"

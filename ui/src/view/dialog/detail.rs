@@ -53,9 +53,7 @@ pub(super) fn lines(view: &View<'_>, key: &RowKey, cols: usize) -> (String, Vec<
             (format!("Process {pid}"), found)
         }
         RowKey::Group(title) => {
-            let users = snapshot.users.iter();
-            let user = users.clone().find(|u| u.user == *title);
-            match user {
+            match snapshot.users.iter().find(|u| u.user == *title) {
                 Some(user) => page.user(user),
                 None => page.tell("", "Right shows what is in it, Left hides it."),
             }

@@ -27,7 +27,7 @@ pub(super) struct Answer {
 fn answer(view: &View<'_>, room: &ModelRoomView) -> Answer {
     let gpus = view.model.gpus_of(room);
     let of_instance = gpus.clone().any(GpuView::is_instance);
-    let (amount, words, size) = match room.whole {
+    let (mut amount, mut words, size) = match room.whole {
         0 => (share(room.largest), "", room.largest),
         1 => ("1".to_owned(), "whole GPU ", 1.0),
         n => (n.to_string(), "whole GPUs ", f64::from(n)),
@@ -41,9 +41,15 @@ fn answer(view: &View<'_>, room: &ModelRoomView) -> Answer {
         // The first of those with the most memory.
         (_, 0) => {
             has.sort_by_key(|g| Reverse(bytes_of(g, size)));
-            let bytes = |bytes| format!(", {} GiB", gib(bytes));
-            let bytes = bytes_of(has[0], size).map(bytes).unwrap_or_default();
-            format!("{bytes}, GPU {}", has[0].index)
+            let mut at = format!(", GPU {}", has[0].index);
+            match bytes_of(has[0], size).map(gib) {
+                // In GiB, as on its map.
+                Some(bytes) if has[0].is_used_without_claim() => {
+                    (amount, words) = (bytes, "GiB of ");
+                }
+                bytes => at.insert_str(0, &bytes.map_or(String::new(), |b| format!(", {b} GiB"))),
+            }
+            at
         }
         ([one], _) => format!(", GPU {one}"),
         ([a, b, c, _, ..], _) => format!(", GPUs {a}, {b}, {c}{}", view.glyphs.ellipsis),
@@ -72,10 +78,7 @@ fn short(view: &View<'_>, room: &ModelRoomView) -> String {
 }
 
 pub(in crate::view) fn keeps(tried: &Tried) -> &'static str {
-    match tried.entitled {
-        true => "yours",
-        false => "on loan",
-    }
+    if tried.entitled { "yours" } else { "on loan" }
 }
 
 /// By model, the largest first, instances after GPUs; none if the service does not report it, or while any program
@@ -89,14 +92,10 @@ pub(super) fn answers(view: &View<'_>) -> Option<Vec<Answer>> {
 }
 
 pub(super) fn rows(view: &View<'_>, answers: Option<&[Answer]>, cols: u16) -> usize {
-    let Some(all) = answers else {
-        return 2;
-    };
-    let best = all.first().map_or(0.0, |a| a.size);
-    let more = all.len() > 1 || !later(view).is_empty();
-    match best > 0.0 && usize::from(cols) >= crate::view::WIDE {
-        true => 4,
-        false => 2 + usize::from(more),
+    match answers {
+        None => 2,
+        Some([best, ..]) if best.size > 0.0 && usize::from(cols) >= crate::view::WIDE => 4,
+        Some(all) => 2 + usize::from(all.len() > 1 || !later(view).is_empty()),
     }
 }
 
@@ -155,6 +154,7 @@ fn later(view: &View<'_>) -> Vec<Line<'static>> {
     let runs = rooms.flat_map(|room| view.model.dry_runs_of(room));
     let told = runs.filter_map(|(room, run, tried)| {
         let (size, model) = (share(f64::from(run.milli) / 1000.0), short(view, room));
+        let size = size.trim_end_matches(".0");
         let (keeps, when) = (keeps(tried), when(tried, run.asked.0)?);
         let text = format!("{size} {model} {keeps} {when}");
         Some((run.milli, line!(view; good text)))

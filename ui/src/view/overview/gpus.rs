@@ -140,14 +140,8 @@ fn left(view: &View<'_>, gpu: &GpuView, rest: f64) -> Slice {
 
 /// The holders of a GPU, from the left, and the rest.
 pub(in crate::view) fn slices(view: &View<'_>, gpu: &GpuView) -> Vec<Slice> {
-    let whole = gpu.mem_whole().unwrap_or(0) as f64;
-    let bytes = |bytes: u64| {
-        if whole > 0.0 {
-            bytes as f64 / whole
-        } else {
-            0.0
-        }
-    };
+    let whole = gpu.mem_whole().filter(|whole| *whole > 0);
+    let bytes = |bytes: u64| whole.map_or(0.0, |whole| bytes as f64 / whole as f64);
     let mut out = Vec::new();
     for claim in view.snapshot.claims.iter().filter(|c| is_on(c, gpu.index)) {
         let parts = claim.gpus.iter().filter(|g| g.gpu == gpu.index);
@@ -323,7 +317,7 @@ impl<'a> Table<'a> {
         };
         let figures = format!(
             "{compute:>COMPUTE$}{sm}{:>GIB$}{:>GIB$}{tail}",
-            "used", "claim"
+            "used", "/claim"
         );
         scene.line(
             line!(view; dim figures),

@@ -51,9 +51,16 @@ fn lost(text: &str, known: &BTreeSet<String>, names: &str) -> Option<String> {
 
 /// The rows of a screen; with a box, only its contents, because it covers the rest.
 fn rows(m: &Model) -> Vec<String> {
-    let text = screen(m);
-    let lines = text.lines().map(|l| l.chars().collect::<Vec<_>>());
-    let lines: Vec<Vec<char>> = lines.collect();
+    let drawn = screen(m);
+    // A wide letter has two columns.
+    let wide = |c: char| {
+        [
+            Some(c),
+            (crate::text::width(&c.to_string()) > 1).then_some('\0'),
+        ]
+    };
+    let cells = |l: &str| l.chars().flat_map(wide).flatten().collect();
+    let lines: Vec<Vec<char>> = drawn.lines().map(cells).collect();
     let of = |line: &[char], sign| line.iter().position(|c| *c == sign);
     let frame = lines.iter().enumerate().find_map(|(y, line)| {
         let (from, to) = (of(line, '╭')?, of(line, '╮')?);
@@ -69,6 +76,7 @@ fn rows(m: &Model) -> Vec<String> {
         line.iter()
             .skip(*across.start())
             .take(across.end() - across.start() + 1)
+            .filter(|c| **c != '\0')
             .collect()
     };
     lines[down].iter().map(part).collect()

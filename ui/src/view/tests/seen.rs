@@ -220,3 +220,25 @@ fn later_nothing_is_free_beside_a_program_without_an_end_nor_of_what_is_planned(
         "{text}"
     );
 }
+
+/// What readers of the pictures took for something else.
+#[test]
+fn a_picture_is_read_in_one_way() {
+    let text = screen(&model(NLP, (80, 24), canned::first_day()));
+    for wanted in [
+        "FREE NOW  13.6 GiB of RTX 4090, GPU 7",
+        "GPU 7 (mia): 100 % of its time unused",
+        "time %  used/claim GiB",
+        "2 GPUs would be free  14 programs fit on 6 GPUs, by their memory and GPU time",
+    ] {
+        line(&text, wanted);
+    }
+    let mut snapshot = canned::workstation();
+    let levers = &mut snapshot.claims[0].place.levers;
+    levers.not_movable = Some("it uses managed memory".to_owned());
+    levers.not_detachable = levers.not_movable.clone();
+    let mut m = model(NLP, (120, 40), snapshot);
+    open(&mut m, Page::Claims);
+    let told = line(&screen(&m), "cannot be moved or offloaded: it uses managed");
+    assert_eq!(told.matches("managed memory").count(), 1, "{told}");
+}

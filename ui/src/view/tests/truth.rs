@@ -302,7 +302,7 @@ fn free_now_is_yours_or_on_loan_by_a_dry_run() {
         assert_eq!(asked(&mut m), []);
         let text = screen(&m);
         let keeps = if entitled { "yours" } else { "on loan" };
-        let whole = format!("5 wait before you;  1.0 RTX 4090 {keeps} in 2h 35m: c12 ends");
+        let whole = format!("5 wait before you;  1 RTX 4090 {keeps} in 2h 35m: c12 ends");
         assert!(text.contains(&whole) || size.0 > 80, "{text}");
         let line = row(
             &text,
@@ -424,8 +424,10 @@ fn what_is_drawn_is_what_the_snapshot_has_in_any_state() {
         if now.models.iter().all(|m| m.whole == 0) && largest > 0.0 && !wide {
             let size = gshare_proto::figures::share(largest);
             let head = row(&text, "FREE NOW");
+            // Beside programs without a claim it is in GiB.
+            let shared = snapshot.gpus.iter().any(GpuView::is_used_without_claim);
             assert!(
-                head.contains(&format!("  {size} ")),
+                head.contains(&format!("  {size} ")) || shared && head.contains(" GiB of "),
                 "{state}: {size}: {head}"
             );
         }
