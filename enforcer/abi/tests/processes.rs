@@ -6,14 +6,17 @@
 use std::{
     fs::{File, OpenOptions},
     io::Read,
-    os::fd::{AsFd, AsRawFd, OwnedFd},
+    os::{
+        fd::{AsFd, AsRawFd, OwnedFd},
+        unix::fs::FileExt,
+    },
     process::{Child, Command, Stdio},
     sync::atomic::Ordering,
     time::{Duration, Instant},
 };
 
 use gshare_abi::{
-    GpuUuid, LimitsMap, Outcome, State, UsageMap,
+    Flight, GateView, GpuUuid, LimitsMap, Outcome, State, UsageMap, WorkView,
     host::{LimitsFile, LimitsInit, UsageMemfd},
     monotonic_ns,
 };
@@ -340,4 +343,144 @@ fn descriptors_that_are_not_pages_are_errors() {
     assert!(UsageMap::new(reader.as_fd().try_clone_to_owned().unwrap()).is_err());
     drop(_writer);
     reader.read_to_string(&mut text).unwrap();
+}
+
+/// The words of pages of 0.2 that are not 0, each with its place.
+#[rustfmt::skip]
+const USAGE_OF_0_2: &[(u64, u64)] = &[
+    (0, 0x3165_7375_7268_7367), (8, 0x15_1000_0000_0003), (16, 3), (24, 77), (32, 0x909_0909_0909_0909),
+    (40, 0x909_0909_0909_0909), (48, 1), (4096, 1), (4104, 2), (4112, 3), (4120, 4), (4128, 5),
+    (4224, 1), (4232, 100), (4240, 0x1_0000_1267), (4248, 6), (4256, 7), (4264, 8), (4272, 9),
+    (4296, 10), (4304, 11), (4312, 12), (36992, 20), (37128, 21), (299008, 3), (299016, 1),
+    (299024, 30), (299032, 31), (299040, 33), (299048, 34), (299056, 35), (299064, 36),
+    (299072, 32), (299136, 4), (299144, 40), (299152, 41), (299160, 42), (299168, 43), (299176, 44),
+    (299184, 45), (299192, 46), (299200, 47), (331904, 22),
+];
+#[rustfmt::skip]
+const LIMITS_OF_0_2: &[(u64, u64)] = &[
+    (0, 0x316d_696c_7268_7367), (8, 0x1000_0000_0003), (16, 3), (24, 0x909_0909_0909_0909),
+    (32, 0x909_0909_0909_0909), (40, 77), (48, 2), (56, 0x7_0000_0001), (64, 50), (72, 51), (80, 52),
+    (88, 53), (96, 0x37_0000_0036), (104, 68), (112, 69), (120, 0x38_0000_0039), (128, 61), (136, 62),
+    (144, 65), (152, 66), (160, 67), (168, 63), (176, 64),
+];
+
+fn words(page: impl AsFd) -> Vec<(u64, u64)> {
+    let page = File::from(page.as_fd().try_clone_to_owned().unwrap());
+    let mut bytes = vec![0; page.metadata().unwrap().len() as usize];
+    page.read_exact_at(&mut bytes, 0).unwrap();
+    let words = bytes
+        .chunks_exact(8)
+        .map(|w| u64::from_le_bytes(w.try_into().unwrap()));
+    (0..)
+        .step_by(8)
+        .zip(words)
+        .filter(|(_, word)| *word != 0)
+        .collect()
+}
+
+/// Programs keep the library and the pages that they started with: a service that starts later takes them over, and
+/// what it writes stays at the places where the library reads it.
+#[test]
+#[cfg(target_endian = "little")]
+fn the_pages_of_0_2_are_understood() {
+    let mut usage = UsageMemfd::create(3, UUID, 77).unwrap();
+    let seat = usage.assign_slot(4711, 100).unwrap();
+    let (page, slot) = (usage.page(), &usage.page().slots[seat.slot]);
+    let words_of_slot = [
+        &slot.charge,
+        &slot.reserving,
+        &slot.requested,
+        &slot.context_bytes,
+        &slot.allocations,
+        &slot.refusals,
+        &slot.last_refused_bytes,
+        &slot.last_refusal_ns,
+        &slot.flags,
+        &slot.mps_sms,
+        &slot.charge_peak,
+        &slot.copy,
+    ];
+    for (word, value) in words_of_slot.into_iter().zip(1..) {
+        word.store(value, Ordering::SeqCst);
+    }
+    page.stripes[seat.slot][1]
+        .launches
+        .store(20, Ordering::SeqCst);
+    page.stripes[seat.slot][2]
+        .copied
+        .store(21, Ordering::SeqCst);
+    page.marks[seat.slot][2].entry.store(22, Ordering::SeqCst);
+    let view = GateView {
+        waiting: true,
+        busy: true,
+        stamp: 1,
+        expected_ns: 30,
+        used_ns: 31,
+        held_ns: 32,
+        waited_ns: 33,
+        demand_ns: 34,
+        said_ns: 35,
+        since_ns: 36,
+    };
+    page.gates[seat.slot].publish(&view);
+    let work = WorkView {
+        busy_ns: 40,
+        sm_ns: 41,
+        warp_ns: 42,
+        unmeasured: 43,
+        flight: Some(Flight {
+            since_ns: 44,
+            expected_ns: Some(45),
+            sms_milli: 46,
+            warps_milli: 47,
+        }),
+    };
+    page.gates[seat.slot].publish_work(&work);
+    assert_eq!(words(usage.fd()), USAGE_OF_0_2);
+
+    let kept = UsageMemfd::create(3, UUID, 77).unwrap();
+    let file = File::from(kept.fd().try_clone_to_owned().unwrap());
+    for (at, word) in USAGE_OF_0_2 {
+        file.write_all_at(&word.to_le_bytes(), *at).unwrap();
+    }
+    let taken = UsageMemfd::adopt(file.into(), 3, UUID, 77).unwrap();
+    let seen = &taken.read_slots(GPU_BYTES)[0];
+    assert_eq!((seen.pid, seen.start_time, seen.generation), (4711, 100, 1));
+    let memory = [seen.charge_bytes, seen.requested_bytes, seen.context_bytes];
+    assert_eq!((memory, seen.allocations), ([1, 3, 4], 5));
+    let refused = (seen.refusals, seen.last_refused_bytes, seen.last_refusal_ns);
+    assert_eq!(refused, (6, Some(7), Some(8)));
+    assert_eq!(
+        (seen.flags, seen.mps_sms, seen.peak_bytes),
+        (9, Some(10), 11)
+    );
+    assert_eq!((seen.launches, seen.copied_bytes), (20, 21));
+    assert_eq!((seen.waited_ns, seen.work), (33, Some(work)));
+    assert_eq!(taken.inside().collect::<Vec<_>>(), [(4711, 1)]);
+    assert_eq!(taken.gates().next(), Some((0, 4711, view)));
+
+    let directory = tempfile::tempdir().unwrap();
+    let init = LimitsInit {
+        claim: 3,
+        uuid: UUID,
+        token: 77,
+        epoch: 2,
+        state: State::Granted,
+        memory_cap_bytes: 50,
+        memory_request_bytes: 51,
+        context_overhead_bytes: 52,
+        granularity_bytes: 53,
+        sm_request_permille: 54,
+        sm_limit_permille: 55,
+    };
+    let limits = LimitsFile::create(&directory.path().join("3"), &init).unwrap();
+    limits.set_gpu_index(Some(6));
+    limits.set_mps_pinned(56);
+    limits.set_mps_percentage(57);
+    limits.set_turn(61, 62, 63, 64, true);
+    limits.turn_beat(65);
+    limits.set_frame(66, 67);
+    limits.page().claimable_bytes.store(68, Ordering::SeqCst);
+    limits.page().heartbeat_ns.store(69, Ordering::SeqCst);
+    assert_eq!(words(limits.member_fd().unwrap()), LIMITS_OF_0_2);
 }
