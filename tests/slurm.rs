@@ -1027,6 +1027,14 @@ fn while_the_service_is_silent_whole_gpus_start_and_parts_do_not() {
         "{view:?}"
     );
     private(&slurm);
+    // Stopped by signals, which tell nothing of Slurm: the memory stays, and gshare says why.
+    slurm.says(0, &["scontrol", "suspend", "1"]);
+    until("gshare says why its memory stays", SOON, || {
+        let why = slurm.tells(ada, &["why", "slurm-1"]);
+        why.contains("slurmd does not use cgroup v2").then_some(())
+    });
+    slurm.says(0, &["scontrol", "resume", "1"]);
+    assert_eq!(runs.info().1, total);
     let service = Pid::from_raw(slurm.station.service_pid().expect("runs").cast_signed());
     kill(service, Signal::SIGSTOP).expect("stopped");
     // The epilog of a job that had a claim.
@@ -1594,4 +1602,182 @@ fn a_job_starts_nearly_as_soon_as_under_plain_slurm() {
         (15.0, 60.0)
     };
     assert!(median <= most_median && p99 <= most_p99, "{median} {p99}");
+}
+
+/// A job of one program with memory on a GPU, which Slurm suspends.
+struct Holder {
+    program: Raw,
+    job: u32,
+    gpu: usize,
+    /// The cgroup that Slurm freezes.
+    step: PathBuf,
+    /// A checksum of its memory, and the bytes that the GPU shows.
+    has: (String, u64),
+}
+
+impl Holder {
+    fn start(slurm: &Slurm) -> Self {
+        let (ada, _) = slurm.uids();
+        let words = ["srun", "--gres=gshare:0.5", &slurm.client()];
+        let mut program = Raw::start(slurm.command(ada, &words));
+        assert_eq!(program.ask("alloc 1073741824"), "ok 0");
+        assert_eq!(program.ask("fill 0 7"), "ok");
+        let claim = slurm.claims().remove(0);
+        let job = claim.slurm_job.expect("a job");
+        let mut holder = Self {
+            has: (program.ask("sum 0"), 0),
+            gpu: claim.gpus[0].gpu as usize,
+            step: slurm.cgroup(job).join("step_0/user"),
+            program,
+            job,
+        };
+        holder.has.1 = holder.on_gpu(slurm);
+        assert!(holder.has.1 > 1 << 30, "{}", holder.has.1);
+        holder
+    }
+
+    fn on_gpu(&self, slurm: &Slurm) -> u64 {
+        let seen = board(&slurm.station).snapshot();
+        let all = seen.gpus[self.gpu].processes.iter();
+        all.map(|p| p.bytes + p.context_bytes).sum()
+    }
+
+    fn order(&self, slurm: &Slurm, word: &str) {
+        slurm.says(0, &["scontrol", word, &self.job.to_string()]);
+    }
+
+    fn is_frozen(&self) -> bool {
+        let events = std::fs::read_to_string(self.step.join("cgroup.events"));
+        events.expect("there").contains("frozen 1")
+    }
+
+    /// Waits until its memory has left the GPU, and until it stands again.
+    fn is_away(&self, slurm: &Slurm) {
+        let end = Instant::now() + SOON;
+        loop {
+            let claim = slurm.claims().remove(0);
+            let away = claim.place.word.as_deref() == Some("offloaded");
+            if away && self.is_frozen() {
+                break;
+            }
+            let log = || std::fs::read_to_string(slurm.station.log_path());
+            let is_late = Instant::now() > end;
+            assert!(
+                !is_late,
+                "frozen {}: {claim:?}\n{:?}",
+                self.is_frozen(),
+                log()
+            );
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        assert_eq!(self.on_gpu(slurm), 0);
+    }
+
+    fn is_back(&mut self, slurm: &Slurm) {
+        assert_eq!(self.program.ask("sum 0"), self.has.0);
+        assert_eq!(self.on_gpu(slurm), self.has.1);
+        assert_eq!(slurm.claims().remove(0).place.word, None);
+    }
+
+    /// Waits until `gshare why` has these words, or has them no more.
+    fn why(&self, slurm: &Slurm, has: bool, words: &str) {
+        let name = format!("slurm-{}", self.job);
+        let mut said = String::new();
+        until("gshare says why its memory stays", SOON, || {
+            said = slurm.tells(slurm.uids().0, &["why", &name]);
+            (said.contains(words) == has).then_some(())
+        });
+    }
+}
+
+#[test]
+fn a_suspended_job_gives_its_memory_to_the_host_and_gets_it_again() {
+    let Some(mut slurm) = Slurm::start("suspended jobs", How::Cgroups) else {
+        return;
+    };
+    let mut holder = Holder::start(&slurm);
+
+    // The program has a call to make while it runs for the transfer: the call waits, and brings nothing back.
+    holder.order(&slurm, "suspend");
+    holder.program.tell("sum 0");
+    holder.is_away(&slurm);
+    std::thread::sleep(Duration::from_secs(2));
+    holder.is_away(&slurm);
+    let job = format!("slurm-{}", holder.job);
+    let mut restore = slurm.station.command();
+    let said = text(&restore.args(["restore", &job]).output().expect("runs"));
+    assert!(said.contains("Slurm has suspended the job"), "{said}");
+    holder.why(&slurm, true, "after scontrol resume");
+    holder.order(&slurm, "resume");
+    assert_eq!(holder.program.line(), holder.has.0);
+    holder.is_back(&slurm);
+
+    // A signal is not Slurm's wish.
+    let members = slurm.claims().remove(0).members;
+    let stat = |pid: &u32| gshare_enforcer::proc::stat(pid.cast_signed());
+    let is_client = |pid: &&u32| stat(pid).is_some_and(|s| s.comm == "raw_client");
+    let pid = members.iter().find(is_client).expect("its program");
+    let pid = Pid::from_raw(pid.cast_signed());
+    kill(pid, Signal::SIGSTOP).expect("stopped");
+    std::thread::sleep(Duration::from_secs(2));
+    assert_eq!(holder.on_gpu(&slurm), holder.has.1);
+    kill(pid, Signal::SIGCONT).expect("goes on");
+    holder.is_back(&slurm);
+
+    // The service dies while the program runs for the transfer; Slurm resumes the job meanwhile, or does not.
+    for resumed in [false, true] {
+        let station = &mut slurm.station;
+        station.stop_service(Signal::SIGKILL).expect("killed");
+        let started = station.start_service_with(&["--die-at", "lever-out"]);
+        started.expect("it serves until then");
+        holder.order(&slurm, "suspend");
+        until("it dies", SOON, || {
+            slurm.station.service_ended().then_some(())
+        });
+        assert!(!holder.is_frozen(), "the transfer was under way");
+        if resumed {
+            holder.order(&slurm, "resume");
+        }
+        slurm.station.start_service().expect("it serves again");
+        if !resumed {
+            holder.is_away(&slurm);
+            slurm.station.stop_service(Signal::SIGKILL).expect("killed");
+            slurm.station.start_service().expect("it serves again");
+            holder.is_away(&slurm);
+            holder.order(&slurm, "resume");
+        }
+        holder.is_back(&slurm);
+        assert!(!holder.is_frozen());
+    }
+
+    // The host has no room.
+    let file = slurm.station.dir().join("gshare.toml");
+    let before = std::fs::read_to_string(&file).expect("there");
+    let reload = |text: &str| {
+        write(&file, text);
+        let service = slurm.station.service_pid().expect("runs").cast_signed();
+        kill(Pid::from_raw(service), Signal::SIGHUP).expect("reloads");
+    };
+    reload(&format!("{before}\n[detach]\nhost-reserve = \"500T\"\n"));
+    holder.order(&slurm, "suspend");
+    let stays = "its job is suspended, and its memory stays on the GPU";
+    holder.why(
+        &slurm,
+        true,
+        &format!("cannot be offloaded: {stays}: the host has "),
+    );
+    let listed = slurm.tells(slurm.uids().0, &["ps"]);
+    assert!(listed.contains(stays), "{listed}");
+    assert!(holder.on_gpu(&slurm) == holder.has.1 && holder.is_frozen());
+    holder.order(&slurm, "resume");
+    holder.is_back(&slurm);
+    holder.why(&slurm, false, stays);
+    reload(&before);
+
+    // It ends while its memory is in the host.
+    holder.order(&slurm, "suspend");
+    holder.is_away(&slurm);
+    slurm.says(0, &["scancel", &holder.job.to_string()]);
+    assert!(holder.program.line().is_empty());
+    slurm.is_over();
 }

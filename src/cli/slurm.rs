@@ -199,7 +199,8 @@ fn task(site: &Site, args: &TaskArgs) -> Result<String, Failure> {
         Failure::new(failure::INTERNAL, text)
     })?;
     let whole = given.shards.is_none();
-    let rules = Rules::read(&variable("SLURM_CONF"));
+    let conf = variable("SLURM_CONF");
+    let rules = Rules::read(&conf);
     let spec = spec(&site.config.slurm, &given, args)?;
     let cgroup = Cgroup::of(&site.config, args.job)?;
     let call = ClaimFor {
@@ -211,7 +212,11 @@ fn task(site: &Site, args: &TaskArgs) -> Result<String, Failure> {
     };
     let why = match site.ask(Call::Admin(AdminCall::ClaimFor(Box::new(call)))) {
         Ok(Reply::Granted(granted)) => {
-            let text = job::lines(&granted, &cgroup, rules.constrained, args, &given.gpus);
+            let mut text = job::lines(&granted, &cgroup, rules.constrained, args, &given.gpus);
+            if !conf.is_empty() {
+                // For the service, which asks slurmctld about jobs that stand still.
+                text.push_str(&format!("conf {conf}\n"));
+            }
             job::keep(&site.jobs, args.job, &text)?;
             return Ok(text);
         }

@@ -186,6 +186,9 @@ fn away(claim: &ClaimView, now_ms: u64) -> Option<String> {
         None if claim.place.word.as_deref() == Some("suspended") => {
             format!("gshare resume {} brings it back\n", claim.id)
         }
+        None if claim.slurm_job.is_some() => {
+            "its next GPU call after scontrol resume brings it back\n".to_owned()
+        }
         None => format!(
             "its next GPU call brings it back, or gshare restore {}\n",
             claim.id
@@ -213,6 +216,9 @@ fn runs(claim: &ClaimView, now_ms: u64) -> String {
     }
     if let Some(over) = &claim.overuse {
         text += &format!("{}\n", plain(over));
+    }
+    if let (Some(_), Some(why)) = (claim.slurm_job, &claim.place.levers.not_detachable) {
+        text += &format!("{} cannot be offloaded: {}\n", claim.id, plain(why));
     }
     if let Some(announced) = &claim.announced {
         text += &format!(

@@ -1,9 +1,9 @@
 //! Claims on behalf: root makes one for all processes below a cgroup that gshare does not own, such as a container, a
 //! service or a job of a batch system.
 //!
-//! gshare moves no process into or out of that cgroup, freezes or kills nothing in it, and sends no signals. Such a
-//! claim ends when root releases it, or when its cgroup is removed. An empty cgroup keeps its claim: the next step of
-//! a job may start in it.
+//! gshare moves no process into or out of that cgroup, freezes or kills nothing in it, and sends no signals, except in a
+//! job that Slurm has suspended (`levers/suspended.rs`). Such a claim ends when root releases it, or when its cgroup is
+//! removed. An empty cgroup keeps its claim: the next step of a job may start in it.
 
 use std::time::Duration;
 

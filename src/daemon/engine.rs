@@ -38,6 +38,19 @@ pub(super) struct Lever {
     pub(super) waiters: Vec<Sender>,
     /// When a call of the offloaded claim last reported that it waits.
     pub(super) wanted: Option<Instant>,
+    /// Set while the programs of this job of Slurm are stopped.
+    pub(super) stopped: Option<Stopped>,
+}
+
+/// A job whose programs are stopped, with its memory on GPUs.
+#[derive(Debug)]
+pub(super) struct Stopped {
+    /// When Slurm was asked whether it has suspended the job.
+    pub(super) asked: Instant,
+    /// Its memory could not be moved, and its programs ran for that: it is not tried again.
+    pub(super) tried: bool,
+    /// Why the memory stays there.
+    pub(super) stays: Option<String>,
 }
 
 impl LeverState {

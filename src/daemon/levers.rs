@@ -7,6 +7,8 @@ pub(crate) mod facts;
 pub(crate) mod job;
 mod lost;
 pub(crate) mod place;
+mod stopped;
+mod suspended;
 pub(crate) mod wishes;
 
 use std::cell::RefCell;
@@ -22,6 +24,7 @@ use gshare_enforcer::proc;
 use gshare_proto::Reply;
 
 use job::{Job, Kind, Maps, Members, Patience, Prepared};
+use suspended::Suspended;
 
 use super::claims::Claims;
 use super::command::{Command, EndCommand, LeverCommand, LimitCommand};
@@ -71,6 +74,7 @@ pub(crate) fn carry_out(
         }
         LeverCommand::LeverFailed { id, failure, why } => {
             with.levers.answer(id, Err(&why));
+            with.levers.note_stays(id, failure, &why);
             let failed = Event::LeverFailed { id, failure, why };
             return vec![Command::Core(failed), Command::Publish];
         }
@@ -201,8 +205,16 @@ fn pulled(
     let live = live.ok_or_else(|| refused("the claim ends"))?;
     match (action, &live.record.holding) {
         (Action::Park { freeze, by, .. }, HoldingRecord::Here) => {
-            facts::may_park(world, levers, id).map_err(|why| (Failure::Refused, why))?;
-            Ok(HoldingRecord::Parking { freeze, by })
+            let able = match by {
+                ParkedBy::Scheduler => facts::is_able(world, levers, id, live),
+                _ => facts::may_park(world, levers, id),
+            };
+            let thawed = able.and_then(|()| match by {
+                ParkedBy::Scheduler => stopped::to_thaw(live),
+                _ => Ok(Vec::new()),
+            });
+            let thawed = thawed.map_err(|why| (Failure::Refused, why))?;
+            Ok(HoldingRecord::Parking { freeze, by, thawed })
         }
         (Action::Move { to, .. }, HoldingRecord::Here) => {
             can.movable.map_err(|why| (Failure::Refused, why))?;
@@ -313,7 +325,7 @@ fn kind_of(world: &World<'_>, live: &Live, again: bool) -> Option<Kind> {
 }
 
 fn job(world: &World<'_>, levers: &LeverState, prepared: Prepared) -> Option<Job> {
-    let Prepared { id, kind, .. } = prepared;
+    let Prepared { id, kind, again } = prepared;
     let live = world.claims.get(&id)?;
     let marks = live.seats.first().and_then(|seat| {
         let slots = seat.usage.owners().map(|(slot, pid, _)| (slot.slot, pid));
@@ -337,6 +349,7 @@ fn job(world: &World<'_>, levers: &LeverState, prepared: Prepared) -> Option<Job
         },
         marks,
         bytes,
+        suspended: Suspended::of(world, live, !again),
         patience: Patience {
             drain: keys.drain,
             step: keys.timeout,
@@ -359,7 +372,7 @@ fn done(world: &World<'_>, id: ClaimId, outcome: Outcome, took: Option<Duration>
     }
     let took = took.map_or_else(String::new, |t| format!(" in {:.1} s", t.as_secs_f64()));
     let mut out = match (outcome, live.record.holding.clone()) {
-        (Outcome::Done, HoldingRecord::Parking { freeze, by }) => {
+        (Outcome::Done, HoldingRecord::Parking { freeze, by, .. }) => {
             now_parked(world, live, (freeze, by), &took)
         }
         (Outcome::Done, HoldingRecord::Unparking { to, parked }) => {
@@ -589,7 +602,11 @@ mod tests {
     #[test]
     fn memory_that_came_to_the_host_is_written_down_before_the_core_gives_its_place_away() {
         let by = ParkedBy::Reclaim;
-        let scene = on_its_way(HoldingRecord::Parking { freeze: true, by });
+        let scene = on_its_way(HoldingRecord::Parking {
+            freeze: true,
+            by,
+            thawed: Vec::new(),
+        });
         let took = Some(Duration::from_millis(1500));
         let follows = done(&scene.world(), ClaimId(1), Outcome::Done, took);
         let kept = follows.iter().position(|c| {
@@ -679,6 +696,7 @@ mod tests {
         let mut scene = on_its_way(HoldingRecord::Parking {
             freeze: false,
             by: ParkedBy::Person,
+            thawed: Vec::new(),
         });
         let goes_on = resumed(&scene.world(), id);
         assert!(

@@ -162,6 +162,8 @@ pub(crate) enum LeverMsg {
     },
     /// The checkpoint engine has started, or cannot.
     Engine(Result<(), String>),
+    /// Slurm has suspended the job of a claim.
+    Suspended(ClaimId),
     /// A claim is between GPU and host, and the step that failed is repeated.
     Stuck { id: ClaimId, why: String },
     /// A lever on a claim has ended.

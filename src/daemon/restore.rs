@@ -326,7 +326,7 @@ fn restored_holding(world: &World<'_>, id: ClaimId, slices: Vec<Slice>) -> Holdi
     };
     let phase = match &record.holding {
         HoldingRecord::Here => Phase::Granted,
-        HoldingRecord::Parking { freeze, by } => Phase::Offloading {
+        HoldingRecord::Parking { freeze, by, .. } => Phase::Offloading {
             freeze: *freeze,
             by: *by,
             wanted: false,

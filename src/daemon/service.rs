@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use gshare_config::{Config, ConfigError};
 use gshare_core::ClaimId;
+use gshare_core::machine::lever::Wish;
 use gshare_core::machine::{Action, Event};
 use gshare_core::units::many;
 use gshare_enforcer::gpu::GpuSample;
@@ -348,6 +349,10 @@ impl Service {
                 let text =
                     format!("{id} is only partly offloaded or restored; gshare tries again: {why}");
                 self.tell_owner(id, text);
+            }
+            Msg::Lever(LeverMsg::Suspended(id)) => {
+                let wish = Wish::Yield;
+                self.carry_out(Command::Core(Event::Wish { id, wish }));
             }
             Msg::Lever(LeverMsg::Done {
                 id,

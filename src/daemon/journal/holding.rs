@@ -1,5 +1,7 @@
 //! Journaled place of a claim.
 
+use std::path::PathBuf;
+
 use gshare_core::machine::lever::ParkedBy;
 use serde::{Deserialize, Serialize};
 
@@ -18,6 +20,9 @@ pub(crate) enum HoldingRecord {
         freeze: bool,
         /// The cause.
         by: ParkedBy,
+        /// Cgroups that Slurm has frozen and gshare thaws meanwhile.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        thawed: Vec<PathBuf>,
     },
     /// In host memory.
     Parked(ParkedRecord),
@@ -41,6 +46,11 @@ impl HoldingRecord {
     /// On the way between GPUs and host memory.
     pub(crate) fn is_on_its_way(&self) -> bool {
         !matches!(self, Self::Here | Self::Parked(_) | Self::Counted)
+    }
+
+    /// In host memory by this cause.
+    pub(crate) fn is_by(&self, cause: ParkedBy) -> bool {
+        matches!(self, Self::Parked(parked) if parked.by == cause)
     }
 }
 

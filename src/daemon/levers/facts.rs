@@ -17,6 +17,7 @@ use crate::daemon::journal::{HoldingRecord, SliceRecord};
 use crate::daemon::live::Live;
 use crate::daemon::msg::Unable;
 use crate::daemon::reasons;
+use crate::daemon::slurm;
 use crate::daemon::whose;
 use crate::daemon::world::World;
 use crate::release::{MOVES_SINCE, Release};
@@ -168,7 +169,7 @@ pub(crate) fn levers_of(
         return Levers::default();
     };
     let flags = flags(live);
-    let park = may_park_now(world, levers, id, live, flags).and_then(|()| {
+    let park = may_park_now(world, levers, id, live).and_then(|()| {
         let silent = unable(levers, id, live).find(|u| u.1 == Unable::Silent);
         silent.map_or(Ok(()), |(pid, _)| {
             Err(format!(
@@ -201,7 +202,7 @@ pub(crate) fn may_park(world: &World<'_>, levers: &LeverState, id: ClaimId) -> R
     let Some(live) = world.claims.get(&id) else {
         return Levers::default().park;
     };
-    may_park_now(world, levers, id, live, flags(live))
+    may_park_now(world, levers, id, live)
 }
 
 fn may_park_now(
@@ -209,13 +210,27 @@ fn may_park_now(
     levers: &LeverState,
     id: ClaimId,
     live: &Live,
-    flags: u64,
 ) -> Result<(), String> {
     if live.record.origin.behalf.is_some() {
-        return Err(
-            "root made it for the programs of a cgroup, which gshare does not move".to_owned(),
-        );
+        let stopped = levers.claims.get(&id).and_then(|l| l.stopped.as_ref());
+        let plain = match slurm::job_of(&live.record) {
+            Some(_) => "it is a job of Slurm, which has not suspended it",
+            None => "root made it for the programs of a cgroup, which gshare does not move",
+        };
+        let stays = stopped.and_then(|s| s.stays.clone());
+        return Err(stays.unwrap_or_else(|| plain.to_owned()));
     }
+    is_able(world, levers, id, live)
+}
+
+/// Whether the memory of a claim can be moved, whoever wants it.
+pub(crate) fn is_able(
+    world: &World<'_>,
+    levers: &LeverState,
+    id: ClaimId,
+    live: &Live,
+) -> Result<(), String> {
+    let flags = flags(live);
     if live.record.runs.plain {
         return Err("gshare only counts it, and leaves its programs alone".to_owned());
     }

@@ -14,6 +14,7 @@ use gshare_core::{Bytes, ClaimId};
 use gshare_enforcer::checkpoint::{CheckpointError, Engine, ProcessState, Step};
 use gshare_enforcer::proc::PidFd;
 
+use super::suspended::Suspended;
 use crate::daemon::die;
 use crate::daemon::msg::{Outcome, Unable};
 
@@ -104,6 +105,8 @@ pub(super) struct Job {
     /// Bytes of the claim.
     pub(super) bytes: u64,
     pub(super) patience: Patience,
+    /// Slurm has suspended it.
+    pub(super) suspended: Option<Suspended>,
     pub(super) tell: Tell,
     /// Processes that the driver has lost, or does not answer for.
     pub(super) unable: RefCell<BTreeMap<i32, Unable>>,
@@ -116,7 +119,7 @@ type Done<T = ()> = Result<T, Fail>;
 /// Why a step failed, and whether the driver rejected its arguments.
 struct Fault(Fail, bool);
 
-fn procs_below(dir: &Path) -> Vec<i32> {
+pub(super) fn procs_below(dir: &Path) -> Vec<i32> {
     let text = std::fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default();
     let mut pids: Vec<i32> = text.lines().filter_map(|l| l.parse().ok()).collect();
     for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
@@ -145,6 +148,22 @@ fn room_below(dir: &Path) -> u64 {
         Some(number("memory.max")?.saturating_sub(number("memory.current")?))
     };
     dir.ancestors().filter_map(left).min().unwrap_or(u64::MAX)
+}
+
+/// Whether these bytes fit into the free memory of the host, and of the claim's cgroup.
+fn fits((host, own): (u64, u64), bytes: u64, reserve: u64) -> Done {
+    let room = host.min(own);
+    if bytes.saturating_add(reserve) <= room {
+        return Ok(());
+    }
+    let why = format!(
+        "{} has {} free; the claim needs {}, and {} must stay free",
+        if own < host { "its cgroup" } else { "the host" },
+        Bytes(room),
+        Bytes(bytes),
+        Bytes(reserve)
+    );
+    Err((Failure::HostRam, why))
 }
 
 fn is_gone(pid: i32) -> bool {
@@ -190,7 +209,10 @@ impl Job {
     /// Runs the job. It may take long; the rest of the service does not wait for it.
     pub(super) fn run(&self) -> (Outcome, BTreeMap<i32, Unable>) {
         let result = match &self.kind {
-            Kind::Park => self.out(&BTreeSet::new()).inspect_err(|_| self.undo(None)),
+            Kind::Park => match &self.suspended {
+                Some(job) => self.out_of_suspended(job),
+                None => self.out_or_stay(),
+            },
             Kind::Unpark(maps) => self.come_back(maps.as_ref()),
             Kind::Move {
                 there,
@@ -448,23 +470,27 @@ impl Job {
         Ok(())
     }
 
+    fn out_or_stay(&self) -> Done {
+        self.out(&BTreeSet::new()).inspect_err(|_| self.undo(None))
+    }
+
+    /// Moves the memory of stopped programs, which run meanwhile, with their calls waiting.
+    fn out_of_suspended(&self, job: &Suspended) -> Done {
+        if job.is_new {
+            self.host_room()?;
+        }
+        let done = job.while_running(|| self.out_or_stay());
+        job.settle();
+        done
+    }
+
     /// Whether the host has room, including the limits of the claim's cgroup.
     fn host_room(&self) -> Done {
-        let room = match &self.members {
-            Members::Cgroup(dir) => free_memory().min(room_below(dir)),
-            Members::Known(_) => free_memory(),
+        let own = match &self.members {
+            Members::Cgroup(dir) => room_below(dir),
+            Members::Known(_) => u64::MAX,
         };
-        let needed = self.bytes.saturating_add(self.patience.host_reserve);
-        if needed <= room {
-            return Ok(());
-        }
-        let why = format!(
-            "the host has {} free; the claim needs {}, and {} must stay free",
-            Bytes(room),
-            Bytes(self.bytes),
-            Bytes(self.patience.host_reserve)
-        );
-        Err((Failure::HostRam, why))
+        fits((free_memory(), own), self.bytes, self.patience.host_reserve)
     }
 
     fn restore(&self, pid: i32, maps: Option<&Maps>) -> Done {
@@ -581,7 +607,7 @@ mod tests {
     use std::process::Command;
     use std::time::Duration;
 
-    use super::{ends, is_gone, room_below};
+    use super::{ends, fits, is_gone, room_below};
 
     #[test]
     fn a_process_that_is_killed_is_gone_though_the_kernel_takes_its_time() {
@@ -596,6 +622,21 @@ mod tests {
         assert!(!is_gone(pid));
         assert!(ends(pid));
         killed.join().expect("ended").wait().expect("reaped");
+    }
+
+    #[test]
+    fn a_job_whose_cgroup_has_less_room_than_the_host_stays_and_says_so() {
+        let gib = |n: u64| n << 30;
+        let why = |host, own| fits((host, own), gib(40), gib(2)).err().map(|fail| fail.1);
+        assert_eq!(why(gib(256), u64::MAX), None);
+        assert_eq!(
+            why(gib(256), gib(15)).as_deref(),
+            Some(
+                "its cgroup has 15.0 GiB free; the claim needs 40.0 GiB, and 2.0 GiB must stay free"
+            )
+        );
+        let short = why(gib(8), u64::MAX).expect("no room");
+        assert!(short.starts_with("the host has 8.0 GiB"), "{short}");
     }
 
     #[test]

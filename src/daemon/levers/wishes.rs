@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use gshare_abi::wire::Want;
 use gshare_core::machine::Event;
-use gshare_core::machine::lever::Wish;
+use gshare_core::machine::lever::{ParkedBy, Wish};
 use gshare_core::{ClaimId, Reason};
 use gshare_proto::{ErrorCode, LeverWish, Queued, Reply, WireError};
 
@@ -240,6 +240,7 @@ impl LeverState {
 
     /// Changes in what can be done to claims, for the core.
     pub(crate) fn look(&mut self, world: &World<'_>, features: &Features) -> Vec<Event> {
+        self.look_for_stopped(world);
         let known = self.claims.keys().copied();
         let ended: Vec<ClaimId> = known.filter(|id| !world.claims.contains_key(id)).collect();
         for id in ended {
@@ -271,6 +272,9 @@ fn own_granted(
     match world.claims.get(&id) {
         None => unavailable(format!("{id} still waits: it has nothing to {verb}")),
         Some(live) if live.ending.is_some() => unavailable(format!("{id} ends")),
+        Some(live) if live.record.holding.is_by(ParkedBy::Scheduler) => unavailable(format!(
+            "Slurm has suspended the job of {id}: after scontrol resume, its next GPU call brings its memory back"
+        )),
         Some(_) => Ok(id),
     }
 }

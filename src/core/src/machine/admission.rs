@@ -190,6 +190,7 @@ mod tests {
     use super::super::tests::{World, facts};
     use super::*;
     use crate::claim::Class;
+    use crate::machine::lever::Wish;
     use crate::units::{Bytes, Share};
 
     fn machine(gpus: usize) -> World {
@@ -368,7 +369,41 @@ mod tests {
         // Bookings there change no plan elsewhere.
         w.submit(6, 1000);
         assert_eq!(w.granted(6), Some(vec![1]));
-        for id in [1, 3] {
+        // Its memory leaves the GPU and comes back at that scheduler's word, not at its owner's.
+        let id = ClaimId(3);
+        w.send(Event::Wish {
+            id,
+            wish: Wish::Offload,
+        });
+        assert_eq!(phase(&w, 3), Some(Phase::Granted));
+        w.send(Event::Wish {
+            id,
+            wish: Wish::Yield,
+        });
+        w.send(Event::Parked {
+            id,
+            host: Bytes::gib(5),
+        });
+        assert_eq!(w.machine.ledger().mem_requested(0), Bytes::gib(12));
+        assert!(matches!(phase(&w, 3), Some(Phase::Offloaded(_))));
+        w.send(on(7, &[0]));
+        w.send(Event::Wanted { id });
+        assert!(
+            matches!(phase(&w, 3), Some(Phase::Restoring(_))),
+            "whoever else is there"
+        );
+        w.send(Event::Unparked { id });
+        assert_eq!(w.machine.ledger().mem_requested(0), Bytes::gib(60));
+        w.send(Event::Wish {
+            id: ClaimId(6),
+            wish: Wish::Yield,
+        });
+        assert_eq!(
+            phase(&w, 6),
+            Some(Phase::Granted),
+            "no other scheduler has it"
+        );
+        for id in [1, 3, 7] {
             w.send(Event::Gone { id: ClaimId(id) });
         }
         assert_eq!(phase(&w, 2), None, "it is not let in");

@@ -233,12 +233,26 @@ impl Machine {
             })
     }
 
+    /// The GPUs that another scheduler has kept for a parked claim.
+    pub(super) fn kept_for(&self, id: ClaimId) -> Option<Vec<usize>> {
+        let parked = self.claims.offloaded(id);
+        let parked = parked.filter(|p| p.by == ParkedBy::Scheduler)?;
+        let gpus: Vec<usize> = parked.slices.iter().map(|s| s.gpu).collect();
+        let foreign = |g: &usize| self.ledger.admission(*g) == Admission::Foreign;
+        gpus.iter().all(foreign).then_some(gpus)
+    }
+
     /// Whether a claim is parked and waits to come back.
     pub(super) fn comes_back(&self, id: ClaimId) -> bool {
         self.claims.offloaded(id).is_some()
     }
 
     pub(super) fn wish(&mut self, now: Now, id: ClaimId, wish: Wish, actions: &mut Vec<Action>) {
+        let parked = self.claims.offloaded(id);
+        if parked.is_some_and(|p| p.by == ParkedBy::Scheduler || wish == Wish::Yield) {
+            // Processes that another scheduler has stopped cannot be restored.
+            return;
+        }
         let freeze = match wish {
             Wish::Keep => {
                 self.keep(now, id);
@@ -250,20 +264,24 @@ impl Machine {
                 }
                 return self.wanted(now, id);
             }
-            Wish::Offload => false,
+            Wish::Offload | Wish::Yield => false,
             Wish::Suspend => true,
         };
-        let by = ParkedBy::Person;
+        let by = match wish {
+            Wish::Yield => ParkedBy::Scheduler,
+            _ => ParkedBy::Person,
+        };
         if let Some(parked) = self.claims.offloaded_mut(id) {
             parked.by = by;
             parked.back = false;
             self.queue.retain(|w| !w.asks_for(id));
             self.goes_on(id, actions);
         } else if self.ledger.slices(id).is_some() && !self.on_its_way(id) {
-            // If another scheduler decides, no claim is parked, not even on its owner's wish.
-            let held = self.ledger.slices(id).unwrap_or_default();
-            let own = |s: &Slice| self.ledger.admission(s.gpu) != Admission::Foreign;
-            if !held.iter().all(own) {
+            // If another scheduler decides, claims are parked on its wish only, not on their owner's.
+            let mut held = self.ledger.slices(id).unwrap_or_default().iter();
+            let yields = by == ParkedBy::Scheduler;
+            let is_for = |s: &Slice| (self.ledger.admission(s.gpu) == Admission::Foreign) == yields;
+            if !held.all(is_for) {
                 let (is, to) = (Some(PhaseKind::Granted), PhaseKind::Offloading);
                 actions.push(Action::Late(Illegal { id, is, to }));
                 return;

@@ -98,6 +98,9 @@ pub enum ParkedBy {
     Idle,
     /// For other claims. It comes back as soon as there is room.
     Reclaim,
+    /// The scheduler that allocates its GPUs has suspended it, and keeps them for it. It comes back only when a member
+    /// needs the GPU.
+    Scheduler,
 }
 
 /// A claim whose memory is in the host.
@@ -163,6 +166,8 @@ pub enum Wish {
     Resume,
     /// Postpone what was announced.
     Keep,
+    /// By the scheduler that allocates its GPUs, which has stopped its processes: memory to the host.
+    Yield,
 }
 
 /// Why something is taken.

@@ -109,6 +109,10 @@ impl Machine {
         if waiting.rests {
             return Some(waiting);
         }
+        if let Some(gpus) = self.kept_for(id) {
+            self.unpark(id, gpus.into_iter(), actions);
+            return None;
+        }
         let gone = self.gone(now, id, request);
         let kept = self.kept_by_rule(id, request, waiting.entitled);
         future.make_way(id);

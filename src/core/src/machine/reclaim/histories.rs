@@ -6,7 +6,7 @@ use proptest::strategy::ValueTree;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
 use super::super::histories::changes;
-use super::super::lever::{Failure, Levers, Wish};
+use super::super::lever::{Failure, Levers, Parked, ParkedBy, Wish};
 use super::super::tests::World;
 use super::super::*;
 use super::ReclaimRules;
@@ -140,6 +140,7 @@ fn step(restarts: u32) -> impl Strategy<Value = Do> {
         Wish::Suspend,
         Wish::Resume,
         Wish::Keep,
+        Wish::Yield,
     ]);
     let failure = prop::sample::select(vec![
         Failure::Refused,
@@ -291,7 +292,7 @@ impl Play {
                 if let Some(id) = nth(*i) {
                     let before = b.w.log.len();
                     b.send(Event::Wish { id, wish: *wish });
-                    let parks = |a: &Action| matches!(a, Action::Park { id: i, by: lever::ParkedBy::Person, .. } if *i == id);
+                    let parks = |a: &Action| matches!(a, Action::Park { id: i, by: ParkedBy::Person | ParkedBy::Scheduler, .. } if *i == id);
                     if b.w.log[before..].iter().any(parks) {
                         self.own.push(id);
                     }
@@ -416,13 +417,16 @@ impl Play {
                         }
                     }
                     // Claims parked for others come back by themselves.
-                    Phase::Offloaded(parked) if parked.by == lever::ParkedBy::Person => {
+                    Phase::Offloaded(parked) if parked.by == ParkedBy::Person => {
                         self.b.send(Event::Wish {
                             id,
                             wish: Wish::Resume,
                         });
                     }
-                    Phase::Offloaded(parked) if parked.by == lever::ParkedBy::Idle => {
+                    Phase::Offloaded(Parked {
+                        by: ParkedBy::Idle | ParkedBy::Scheduler,
+                        ..
+                    }) => {
                         self.b.send(Event::Wanted { id });
                     }
                     _ => {}

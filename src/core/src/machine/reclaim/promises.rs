@@ -46,7 +46,7 @@ struct Held {
 struct Deed<'a> {
     action: &'a Action,
     id: ClaimId,
-    /// Its own owner wanted it.
+    /// Its own owner, or the scheduler that allocates its GPUs, wanted it.
     own: bool,
     /// What was announced for the claim, and for when.
     told: Option<(Lever, Now)>,
@@ -511,11 +511,14 @@ fn only_where_the_queue_decides(deed: &Deed<'_>, _: &Watch, play: &Play) -> Chec
                 deed.action
             );
         }
-        Action::Park { id, .. } => {
-            let at = &all[id].at;
+        Action::Park { id, by, .. } => {
+            let mut at = all[id].at.iter();
             let foreign = |s: &Slice| ledger.admission(s.gpu) == Admission::Foreign;
             prop_assert!(
-                queued(&gpus(at)) || (deed.own && !at.iter().any(foreign)),
+                match by {
+                    ParkedBy::Scheduler => at.all(foreign),
+                    _ => queued(&gpus(&all[id].at)) || (deed.own && !at.any(foreign)),
+                },
                 "{:?}",
                 deed.action
             );

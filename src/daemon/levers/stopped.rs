@@ -1,0 +1,151 @@
+//! Finds jobs of Slurm whose programs are stopped, and asks slurmctld whether it has suspended them.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use gshare_core::ClaimId;
+use gshare_core::machine::lever::Failure;
+use gshare_enforcer::cgroup::ClaimCgroup;
+use gshare_enforcer::proc;
+
+use super::job::procs_below;
+use super::suspended::{Suspended, is_stopped_task, is_suspended, no_answer};
+use crate::daemon::engine::{LeverState, Stopped};
+use crate::daemon::journal::HoldingRecord;
+use crate::daemon::live::Live;
+use crate::daemon::msg::{LeverMsg, Msg};
+use crate::daemon::slurm;
+use crate::daemon::world::World;
+
+/// Time until slurmctld is asked again about a job that it has not suspended, or that could not be offloaded.
+const ASK_AGAIN: Duration = Duration::from_secs(30);
+
+impl Suspended {
+    /// The job of a claim that is offloaded because Slurm has suspended it.
+    pub(super) fn of(world: &World<'_>, live: &Live, is_new: bool) -> Option<Self> {
+        let HoldingRecord::Parking { thawed, .. } = &live.record.holding else {
+            return None;
+        };
+        let job = slurm::job_of(&live.record).filter(|_| !thawed.is_empty())?;
+        Some(Self {
+            is_new,
+            job,
+            conf: conf(world, job),
+            steps: thawed.clone(),
+        })
+    }
+}
+
+/// `gshare slurm task` has noted the path of slurm.conf.
+fn conf(world: &World<'_>, job: u32) -> Option<String> {
+    let jobs = world.host.paths.runtime_dir.join("slurm");
+    let text = fs::read_to_string(jobs.join(job.to_string())).ok()?;
+    let conf = text.lines().find_map(|line| line.strip_prefix("conf "));
+    conf.map(str::to_owned)
+}
+
+/// The frozen cgroups of the steps that have the job's programs on GPUs; none if one of them is not frozen.
+fn frozen_steps(live: &Live) -> Vec<PathBuf> {
+    let dir = live.cgroup.iter().map(ClaimCgroup::dir);
+    let steps = dir.filter_map(|dir| fs::read_dir(dir).ok()).flatten();
+    let steps = steps.flatten().map(|step| step.path().join("user"));
+    let is_frozen = |step: &PathBuf| {
+        let freeze = fs::read_to_string(step.join("cgroup.freeze"));
+        freeze.is_ok_and(|text| text.trim() == "1")
+    };
+    let mut running: BTreeSet<i32> = live.members.keys().map(|m| m.pid).collect();
+    let has_members = |step: &PathBuf| {
+        let before = running.len();
+        for pid in procs_below(step) {
+            running.remove(&pid);
+        }
+        running.len() < before
+    };
+    let steps: Vec<PathBuf> = steps.filter(is_frozen).filter(has_members).collect();
+    if running.is_empty() {
+        steps
+    } else {
+        Vec::new()
+    }
+}
+
+/// The cgroups to thaw so that the memory of a suspended job can be moved, or why that cannot be.
+pub(super) fn to_thaw(live: &Live) -> Result<Vec<PathBuf>, String> {
+    let steps = frozen_steps(live);
+    if steps.is_empty() {
+        return Err("Slurm has resumed the job".to_owned());
+    }
+    let programs = live.members.keys().filter_map(|m| proc::stat(m.pid));
+    let mut stopped = programs.filter(|p| p.state == 'T' && !is_stopped_task(p));
+    match stopped.next() {
+        Some(program) => Err(format!("a signal has stopped process {}", program.pid)),
+        None => Ok(steps),
+    }
+}
+
+/// Whether all programs of a job are stopped by signals, in a cgroup that Slurm does not know.
+fn is_stopped_without_cgroup(live: &Live) -> bool {
+    let is_slurms = |path: &Path| path.display().to_string().contains("slurmstepd.scope/");
+    let behalf = live.record.origin.behalf.as_ref();
+    let is_stopped = |pid: i32| proc::stat(pid).is_some_and(|p| p.state == 'T');
+    behalf.is_some_and(|b| !is_slurms(&b.cgroup))
+        && !live.members.is_empty()
+        && live.members.keys().all(|m| is_stopped(m.pid))
+}
+
+impl LeverState {
+    /// Finds jobs whose programs are stopped, and asks slurmctld whether it has suspended them.
+    pub(super) fn look_for_stopped(&mut self, world: &World<'_>) {
+        for (&id, live) in world.claims.iter() {
+            let Some(job) = slurm::job_of(&live.record) else {
+                continue;
+            };
+            let lever = self.claims.entry(id).or_default();
+            if live.record.holding.is_on_its_way() {
+                continue;
+            }
+            let here = live.ending.is_none() && live.record.holding == HoldingRecord::Here;
+            let stopped = || Stopped {
+                asked: Instant::now(),
+                tried: false,
+                stays: None,
+            };
+            if !here || frozen_steps(live).is_empty() {
+                let signalled = here && is_stopped_without_cgroup(live);
+                lever.stopped = signalled.then(stopped);
+                let why = "slurmd does not use cgroup v2 here";
+                self.note_stays(id, Failure::Refused, why);
+                continue;
+            }
+            let waits = |s: &Stopped| s.tried || s.asked.elapsed() < ASK_AGAIN;
+            if lever.stopped.as_ref().is_some_and(waits) {
+                continue;
+            }
+            lever.stopped.get_or_insert_with(stopped).asked = Instant::now();
+            let (conf, events) = (conf(world, job), world.host.events.clone());
+            let ask = move || match is_suspended(job, conf.as_deref()) {
+                Ok(true) => drop(events.send(Msg::Lever(LeverMsg::Suspended(id)))),
+                Ok(false) => {}
+                Err(error) => no_answer(job, &error),
+            };
+            let thread = std::thread::Builder::new().name(format!("slurm-{job}"));
+            if let Err(error) = thread.spawn(ask) {
+                no_answer(job, &error);
+            }
+        }
+    }
+
+    /// Notes why the memory of a stopped job stays on the GPU.
+    pub(super) fn note_stays(&mut self, id: ClaimId, failure: Failure, why: &str) {
+        let lever = self.claims.get_mut(&id);
+        if let Some(stopped) = lever.and_then(|lever| lever.stopped.as_mut()) {
+            // Its programs ran for the others.
+            stopped.tried = !matches!(failure, Failure::Refused | Failure::HostRam);
+            stopped.stays = Some(format!(
+                "its job is suspended, and its memory stays on the GPU: {why}"
+            ));
+        }
+    }
+}
