@@ -204,9 +204,12 @@ fn claims_in_turns_have_their_own_figures() {
         assert!((told[0] - truth[0]).abs() < 3.0, "{told:?} of {truth:?}");
         assert!((told[1] - truth[1]).abs() < 5.0, "{told:?} of {truth:?}");
     }
-    let snapshot = station.snapshot().expect("served");
-    let part = &wide.claim(&snapshot).expect("there").gpus[0];
-    assert!(value(part.throttled) > 10.0, "{part:?}");
+    // Where the processors are busy, both together do not always need the whole GPU.
+    let snapshot = until("a claim is throttled", SOON, || {
+        let snapshot = station.snapshot().ok()?;
+        let part = wide.claim(&snapshot)?.gpus.first()?;
+        (value(part.throttled) > 10.0).then_some(snapshot)
+    });
     let user = &snapshot.users[0];
     let both = [&wide, &small].map(|job| {
         let claim = job.claim(&snapshot).expect("there");
