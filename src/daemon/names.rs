@@ -110,7 +110,7 @@ impl Names {
         Self::over(pairs.collect(), Account::read, changed)
     }
 
-    fn over(
+    pub(super) fn over(
         given: HashMap<u32, String>,
         read: fn(u32) -> Account,
         changed: Option<Changed>,
