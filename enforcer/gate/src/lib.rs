@@ -6,9 +6,9 @@
 //! to be reconciled, and a kernel that took longer than its turn is paid for afterwards.
 //!
 //! * [`Arbiter`] decides whose turn it is; the service runs one per GPU.
-//! * [`Member`] is the gate of one process on one GPU; [`Durations`] and [`Cells`] are the parts of it that a
-//!   launch touches, without a lock.
-//! * [`Tally`] adds up the loads of a process's launches, whether or not claims share the GPU.
+//! * [`Member`] is the gate of one process on one GPU.
+//! * [`Tally`] is what a launch touches, without a lock: it adds up the loads of a process's launches, whether or not
+//!   claims share the GPU, and holds the durations of kernels and what the gate has granted to streams.
 //! * [`Word`] is the arbiter's message to the members.
 //!
 //! All times are nanoseconds of one clock (`CLOCK_MONOTONIC`) unless a name says otherwise.
@@ -16,7 +16,6 @@
 #![forbid(unsafe_code)]
 
 pub mod arbiter;
-mod cells;
 mod durations;
 mod member;
 mod rhythm;
@@ -25,10 +24,9 @@ mod timeline;
 mod word;
 
 pub use arbiter::{Arbiter, Claim, Order, Process};
-pub use cells::Cells;
-pub use durations::{Durations, Expected, Key, Measure};
+pub use durations::{Expected, Key, Measure};
 pub use member::{Learnt, MARKERS, Member, Rest, Signals, Verdict, View};
-pub use tally::{Fill, Load, SAMPLE_NS, Tally};
+pub use tally::{Fill, Load, SAMPLE_NS, Step, Tally, place};
 pub use timeline::{Current, Timeline};
 pub use word::{Flags, Frame, Mode, Word};
 

@@ -1,7 +1,8 @@
 //! The gate of one process on one GPU: how far ahead of the GPU it may launch, and when its work is over.
 //!
 //! The owner calls it under a lock, on the rare path only: when a stream's grant is used up, a kernel is unknown or the
-//! arbiter has decided again. Most launches spend from [`crate::Cells`] and never come here.
+//! arbiter has decided again. Most launches spend what [`crate::Tally`] has for their stream
+//! and never come here.
 
 use std::collections::VecDeque;
 
@@ -71,7 +72,7 @@ pub enum Verdict {
     Free,
     /// Yes, and the stream may use this many further nanoseconds without asking.
     Go {
-        /// Nanoseconds for [`crate::Cells::grant`].
+        /// Nanoseconds for [`crate::Tally::grant`].
         grant_ns: u64,
     },
     /// Not now: sleep until the word changes, or until this time, then ask again.

@@ -5,13 +5,18 @@
 //! a pair of events measures one launch; at its end all earlier work of the stream is over as well, and counts from
 //! then on. So a long kernel is always measured, a short one now and then.
 //!
-//! A launch touches a row of durations and a cell of its stream, with plain loads and stores.
+//! While claims share the GPU, launches also spend the time that the gate has granted to their stream, so that most of
+//! them need not ask it.
+//!
+//! A launch touches a row of its kind and a cell of its stream, with plain loads and stores. Threads may read and write
+//! a row at once: a race can yield the figure of another kernel, which is an estimate like any other and is corrected
+//! by the next measurement. Each thread writes cells of its own.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use crate::{
-    Key,
-    durations::{place, spread},
+    Expected, Key, Measure, Mode, Word,
+    durations::{HOW, HOW_BITS, LEAST_NS, revised, spread},
 };
 
 const ROWS: usize = 2048;
@@ -20,8 +25,6 @@ const ROWS: usize = 2048;
 const CELLS: usize = 128;
 /// Predicted GPU time of a stream between two measurements, in nanoseconds; varied from half of it to three halves.
 pub const SAMPLE_NS: u64 = 4_000_000;
-/// No kernel takes less.
-const LEAST_NS: u64 = 500;
 /// After this many measurements an average follows the newest ones.
 const MEMORY: u64 = 16;
 /// The need of a kernel rises by this part of the duration of launches that wait for others.
@@ -113,7 +116,7 @@ impl Fill {
 }
 
 /// A kernel with its shape.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 #[repr(align(64))]
 struct Row {
     key: AtomicU64,
@@ -121,27 +124,31 @@ struct Row {
     busy_ns: AtomicU64,
     sm_ns: AtomicU64,
     warp_ns: AtomicU64,
-    /// SMs in the lower half, the part of the time with all of them in use in the upper.
-    sms_full_milli: AtomicU64,
-    warps_milli: AtomicU64,
-    measured: AtomicU64,
+    sms_milli: AtomicU32,
+    full_milli: AtomicU32,
+    warps_milli: AtomicU32,
+    measured: AtomicU32,
     /// Duration of a launch that waits for no other.
     least_ns: AtomicU64,
+    /// Duration alone on the GPU, above [`HOW`]; 0 before the first measurement.
+    known: AtomicU64,
 }
 
 impl Row {
     fn fill(&self) -> Fill {
-        let both = self.sms_full_milli.load(Relaxed);
+        let [sms_milli, warps_milli, full_milli] =
+            [&self.sms_milli, &self.warps_milli, &self.full_milli]
+                .map(|word| u64::from(word.load(Relaxed)));
         Fill {
-            sms_milli: both & u64::from(u32::MAX),
-            warps_milli: self.warps_milli.load(Relaxed),
-            full_milli: both >> 32,
+            sms_milli,
+            warps_milli,
+            full_milli,
         }
     }
 }
 
-/// Load of a thread's launches on a stream since the stream's last measurement.
-#[derive(Debug)]
+/// Load of a thread's launches on a stream since the stream's last measurement, and the stream's grant.
+#[derive(Debug, Default)]
 #[repr(align(64))]
 struct Cell {
     tag: AtomicU64,
@@ -149,6 +156,9 @@ struct Cell {
     sm_ns: AtomicU64,
     warp_ns: AtomicU64,
     limit_ns: AtomicU64,
+    /// GPU time that it may still use under this decision.
+    left_ns: AtomicU64,
+    word: AtomicU32,
 }
 
 impl Cell {
@@ -179,75 +189,84 @@ pub struct Tally {
     dice: AtomicU64,
 }
 
+/// Made on the heap: threads may have small stacks.
+fn table<T: Default, const N: usize>() -> Box<[T; N]> {
+    let all: Box<[T]> = (0..N).map(|_| T::default()).collect();
+    all.try_into().unwrap_or_else(|_| unreachable!())
+}
+
 impl Default for Tally {
     fn default() -> Self {
         Self {
-            rows: Box::new(
-                [const {
-                    Row {
-                        key: AtomicU64::new(0),
-                        busy_ns: AtomicU64::new(0),
-                        sm_ns: AtomicU64::new(0),
-                        warp_ns: AtomicU64::new(0),
-                        sms_full_milli: AtomicU64::new(0),
-                        warps_milli: AtomicU64::new(0),
-                        measured: AtomicU64::new(0),
-                        least_ns: AtomicU64::new(0),
-                    }
-                }; ROWS],
-            ),
-            cells: Box::new(
-                [const {
-                    Cell {
-                        tag: AtomicU64::new(0),
-                        busy_ns: AtomicU64::new(0),
-                        sm_ns: AtomicU64::new(0),
-                        warp_ns: AtomicU64::new(0),
-                        limit_ns: AtomicU64::new(0),
-                    }
-                }; CELLS],
-            ),
+            rows: table(),
+            cells: table(),
             dice: AtomicU64::new(0),
         }
     }
 }
 
+/// What a launch found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// It goes and is counted.
+    Go,
+    /// It was not granted, or is unknown.
+    Stop,
+    /// It was granted and is not counted.
+    Uncounted,
+}
+
+/// Number of a stream as used by one thread, whose id is 256 or more; never 0. Addresses have 48 bits at most.
+#[inline]
+pub fn place(stream: usize, thread: usize) -> u64 {
+    stream as u64 ^ (thread as u64) << 40
+}
+
 impl Tally {
+    /// The two rows of a kind, side by side.
+    #[inline]
+    fn homes(&self, key: Key) -> [&Row; 2] {
+        // The upper bits are mixed best.
+        let at = (key.number() >> 53) as usize % ROWS;
+        [&self.rows[at], &self.rows[at ^ 1]]
+    }
+
     #[inline]
     fn row(&self, key: Key) -> Option<&Row> {
-        let at = place(key);
-        [at, at ^ 1]
-            .into_iter()
-            .map(|at| &self.rows[at & (ROWS - 1)])
-            .find(|row| row.key.load(Relaxed) == key.number())
+        let [one, other] = self.homes(key);
+        if one.key.load(Relaxed) == key.number() {
+            return Some(one);
+        }
+        (other.key.load(Relaxed) == key.number()).then_some(other)
     }
 
-    /// The two cells of a stream as used by one thread, and its tag.
+    /// The two cells of a [`place`].
     #[inline]
-    fn places(&self, stream: usize, thread: usize) -> ([&Cell; 2], u64) {
-        let mixed = spread((stream as u64).wrapping_add((thread as u64).rotate_left(32)));
-        let at = mixed as usize % CELLS;
-        ([&self.cells[at], &self.cells[at ^ (CELLS / 2)]], mixed | 1)
+    fn places(&self, place: u64) -> [&Cell; 2] {
+        let mixed = place.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let at = (mixed >> 57) as usize % CELLS;
+        [&self.cells[at], &self.cells[at ^ (CELLS / 2)]]
     }
 
     #[inline]
-    fn cell(&self, stream: usize, thread: usize) -> Option<&Cell> {
-        let (places, tag) = self.places(stream, thread);
-        places
-            .into_iter()
-            .find(|cell| cell.tag.load(Relaxed) == tag)
+    fn cell(&self, place: u64) -> Option<&Cell> {
+        let [one, other] = self.places(place);
+        if one.tag.load(Relaxed) == place {
+            return Some(one);
+        }
+        (other.tag.load(Relaxed) == place).then_some(other)
     }
 
     fn roll(&self) -> u64 {
         spread(self.dice.fetch_add(0x9e37_79b9_7f4a_7c15, Relaxed))
     }
 
-    /// The stream's cell, or a new one; the load that another stream left in it comes along.
-    fn claim(&self, stream: usize, thread: usize) -> &Cell {
-        if let Some(own) = self.cell(stream, thread) {
+    /// The stream's cell, or a new one; what another stream left in it comes along.
+    fn claim(&self, place: u64) -> &Cell {
+        if let Some(own) = self.cell(place) {
             return own;
         }
-        let ([one, other], tag) = self.places(stream, thread);
+        let [one, other] = self.places(place);
         let is_free = |cell: &Cell| cell.tag.load(Relaxed) == 0;
         // By chance: some owners have gone, and the others come back.
         let cell = match (is_free(one), is_free(other)) {
@@ -257,7 +276,7 @@ impl Tally {
             (false, false) => other,
         };
         cell.limit_ns.store(0, Relaxed);
-        cell.tag.store(tag, Relaxed);
+        cell.tag.store(place, Relaxed);
         cell
     }
 
@@ -268,16 +287,35 @@ impl Tally {
         cell.limit_ns.store(limit, Relaxed);
     }
 
-    /// Counts a launch by the figures of its kind. `false`: not counted, it has to be measured.
-    #[inline]
-    pub fn add(&self, key: Key, stream: usize, thread: usize) -> bool {
-        let Some((row, cell)) = self.row(key).zip(self.cell(stream, thread)) else {
-            return false;
+    /// The path of nearly all launches. `counts`: SMs work on it. It is counted by the figures of its kind if it goes
+    /// at once, and takes its time from its stream's grant under this decision if claims share the GPU.
+    #[inline(always)]
+    pub fn pass(&self, word: Word, key: Key, counts: bool, place: u64) -> Step {
+        let is_shared = word.mode() != Mode::Free;
+        if !counts && !is_shared {
+            return Step::Go;
+        }
+        let Some(row) = self.row(key) else {
+            return Step::Stop;
         };
+        let Some(cell) = self.cell(place) else {
+            return Step::Stop;
+        };
+        if is_shared {
+            let takes = row.known.load(Relaxed) >> HOW_BITS;
+            let left = cell.left_ns.load(Relaxed);
+            if cell.word.load(Relaxed) != word.0 || takes == 0 || takes > left {
+                return Step::Stop;
+            }
+            cell.left_ns.store(left - takes, Relaxed);
+            if !counts {
+                return Step::Go;
+            }
+        }
         let one = row.busy_ns.load(Relaxed);
         let busy = cell.busy_ns.load(Relaxed) + one;
         if one == 0 || busy > cell.limit_ns.load(Relaxed) {
-            return false;
+            return Step::Uncounted;
         }
         let more = |to: &AtomicU64, by: &AtomicU64| {
             to.store(to.load(Relaxed).wrapping_add(by.load(Relaxed)), Relaxed);
@@ -285,13 +323,53 @@ impl Tally {
         cell.busy_ns.store(busy, Relaxed);
         more(&cell.sm_ns, &row.sm_ns);
         more(&cell.warp_ns, &row.warp_ns);
-        true
+        Step::Go
+    }
+
+    /// Expected duration of a launch alone on the GPU; `None` if none was measured.
+    pub fn expected(&self, key: Key) -> Option<Expected> {
+        let known = self.row(key)?.known.load(Relaxed);
+        (known > 0).then_some(Expected {
+            ns: known >> HOW_BITS,
+            is_sure: known & HOW != Measure::Rough as u64,
+        })
+    }
+
+    /// Learns a measurement of that, in nanoseconds, if launches of the kind are known.
+    pub fn expect(&self, key: Key, ns: u64, how: Measure) {
+        if let Some(row) = self.row(key) {
+            let known = revised(row.known.load(Relaxed), ns, how);
+            row.known.store(known, Relaxed);
+        }
+    }
+
+    /// Grants GPU time to a stream under a decision.
+    pub fn grant(&self, word: Word, place: u64, ns: u64) {
+        let cell = self.claim(place);
+        cell.left_ns.store(ns, Relaxed);
+        cell.word.store(word.0, Relaxed);
+    }
+
+    /// Takes back the rest of a stream's grant, in nanoseconds.
+    pub fn take_grant(&self, place: u64) -> u64 {
+        self.claim(place).left_ns.swap(0, Relaxed)
+    }
+
+    /// Takes back all grants when a new decision ends them; returns the unused nanoseconds.
+    pub fn take_grants(&self) -> u64 {
+        let cells = self.cells.iter();
+        cells.map(|cell| cell.left_ns.swap(0, Relaxed)).sum()
+    }
+
+    /// Sum of unused grants, in nanoseconds.
+    pub fn unused_ns(&self) -> u64 {
+        let cells = self.cells.iter();
+        cells.map(|cell| cell.left_ns.load(Relaxed)).sum()
     }
 
     /// Sets the part of the GPU that launches of a kind fill; default if unknown.
     pub fn know(&self, key: Key, fill: Fill) {
-        let at = place(key) % ROWS;
-        let (one, other) = (&self.rows[at], &self.rows[at ^ 1]);
+        let [one, other] = self.homes(key);
         let row = match self.row(key) {
             Some(row) => row,
             None if one.key.load(Relaxed) != 0 && other.key.load(Relaxed) == 0 => other,
@@ -302,15 +380,19 @@ impl Tally {
             &row.busy_ns,
             &row.sm_ns,
             &row.warp_ns,
-            &row.measured,
             &row.least_ns,
+            &row.known,
         ] {
             word.store(0, Relaxed);
         }
-        let full = fill.full_milli.min(1000) << 32;
-        let sms = fill.sms_milli.min(u64::from(u32::MAX));
-        row.sms_full_milli.store(sms | full, Relaxed);
-        row.warps_milli.store(fill.warps_milli, Relaxed);
+        for (word, to) in [
+            (&row.sms_milli, fill.sms_milli),
+            (&row.full_milli, fill.full_milli),
+            (&row.warps_milli, fill.warps_milli),
+            (&row.measured, 0),
+        ] {
+            word.store(u32::try_from(to).unwrap_or(u32::MAX), Relaxed);
+        }
         row.key.store(key.number(), Relaxed);
     }
 
@@ -331,32 +413,30 @@ impl Tally {
     }
 
     /// The stream's load since its last measurement; counts with the next one.
-    pub fn begin(&self, stream: usize, thread: usize) -> Load {
-        let cell = self.claim(stream, thread);
+    pub fn begin(&self, place: u64) -> Load {
+        let cell = self.claim(place);
         let load = cell.take();
         self.go_on(cell);
         load
     }
 
     /// The stream's load since its last measurement, so far.
-    pub fn given(&self, stream: usize, thread: usize) -> Load {
-        self.cell(stream, thread)
-            .map_or_else(Load::default, |cell| Load {
-                busy_ns: cell.busy_ns.load(Relaxed),
-                sm_ns: cell.sm_ns.load(Relaxed),
-                warp_ns: cell.warp_ns.load(Relaxed),
-            })
+    pub fn given(&self, place: u64) -> Load {
+        self.cell(place).map_or_else(Load::default, |cell| Load {
+            busy_ns: cell.busy_ns.load(Relaxed),
+            sm_ns: cell.sm_ns.load(Relaxed),
+            warp_ns: cell.warp_ns.load(Relaxed),
+        })
     }
 
     /// The stream's load since its last measurement, to count with another one.
-    pub fn take(&self, stream: usize, thread: usize) -> Load {
-        self.cell(stream, thread)
-            .map_or_else(Load::default, Cell::take)
+    pub fn take(&self, place: u64) -> Load {
+        self.cell(place).map_or_else(Load::default, Cell::take)
     }
 
     /// Counts a launch that is not measured; returns its fill if its duration is unknown. The stream's next launches
     /// are only counted for a while: otherwise a stream far ahead of the GPU would be examined at every launch.
-    pub fn add_unmeasured(&self, key: Key, stream: usize, thread: usize) -> Option<Fill> {
+    pub fn add_unmeasured(&self, key: Key, place: u64) -> Option<Fill> {
         let row = self.row(key)?;
         let load = Load {
             busy_ns: row.busy_ns.load(Relaxed),
@@ -366,7 +446,7 @@ impl Tally {
         if load.busy_ns == 0 {
             return Some(row.fill());
         }
-        let cell = self.claim(stream, thread);
+        let cell = self.claim(place);
         cell.put(load);
         if cell.busy_ns.load(Relaxed) > cell.limit_ns.load(Relaxed) {
             self.go_on(cell);
@@ -381,7 +461,7 @@ impl Tally {
         let ns = ns.max(LEAST_NS);
         let alone_ns = alone_ns.clamp(LEAST_NS, ns);
         let count = row.measured.fetch_add(1, Relaxed).saturating_add(1);
-        let weight = count.min(MEMORY);
+        let weight = u64::from(count).min(MEMORY);
         let mean = |old: u64, new: u64| (old * (weight - 1) + new) / weight;
         let least = match row.least_ns.load(Relaxed) {
             0 => ns,
@@ -413,6 +493,13 @@ impl Tally {
 mod tests {
     use super::*;
 
+    impl Tally {
+        /// A launch on a GPU that is not shared.
+        fn add(&self, key: Key, place: u64) -> bool {
+            self.pass(Word::default(), key, true, place) == Step::Go
+        }
+    }
+
     #[test]
     fn grids_fill_a_gpu_by_hand() {
         // SMs, resident blocks, blocks, warps: mean SMs and warps in thousandths
@@ -434,25 +521,22 @@ mod tests {
     fn a_launch_counts_once_its_kind_was_measured() {
         let tally = Tally::default();
         let key = Key::kernel(0x5000, 4, 256);
-        assert!(!tally.add(key, 1, 1), "nothing is known of it");
+        assert!(!tally.add(key, 1), "nothing is known of it");
         tally.know(key, Fill::of_grid(4, 2, 4, 8));
-        assert!(!tally.add(key, 1, 1), "not how long it takes");
-        assert_eq!(tally.begin(1, 1), Load::default());
+        assert!(!tally.add(key, 1), "not how long it takes");
+        assert_eq!(tally.begin(1), Load::default());
         let fill = Fill::of_grid(4, 2, 4, 8);
-        assert_eq!(tally.add_unmeasured(key, 1, 1), Some(fill));
+        assert_eq!(tally.add_unmeasured(key, 1), Some(fill));
         tally.learn(key, 1_000_000, 1_000_000);
         assert_eq!(tally.known(key), Some((fill, Some(1_000_000))));
-        assert_eq!(tally.add_unmeasured(key, 3, 1), None);
-        assert_eq!(tally.begin(3, 1), fill.during(1_000_000));
-        assert!(tally.add(key, 1, 1) && tally.add(key, 1, 1));
-        assert!(
-            !tally.add(key, 2, 1),
-            "another stream has a cell of its own"
-        );
-        assert_eq!(tally.begin(1, 1).sm_ns, 8_000_000);
-        assert_eq!(tally.begin(1, 1), Load::default(), "it counts once");
+        assert_eq!(tally.add_unmeasured(key, 3), None);
+        assert_eq!(tally.begin(3), fill.during(1_000_000));
+        assert!(tally.add(key, 1) && tally.add(key, 1));
+        assert!(!tally.add(key, 2), "another stream has a cell of its own");
+        assert_eq!(tally.begin(1).sm_ns, 8_000_000);
+        assert_eq!(tally.begin(1), Load::default(), "it counts once");
         tally.forget(key);
-        assert!(!tally.add(key, 1, 1));
+        assert!(!tally.add(key, 1));
     }
 
     #[test]
@@ -463,13 +547,13 @@ mod tests {
         tally.learn(key, 100_000, 100_000);
         let (mut total, mut measured) = (Load::default(), 0);
         for _ in 0..10_000 {
-            if !tally.add(key, 7, 3) {
-                total = total.plus(tally.begin(7, 3));
+            if !tally.add(key, 7) {
+                total = total.plus(tally.begin(7));
                 tally.learn(key, 100_000, 100_000);
                 measured += 1;
             }
         }
-        total = total.plus(tally.begin(7, 3));
+        total = total.plus(tally.begin(7));
         total.busy_ns += measured * 100_000;
         assert_eq!(total.busy_ns, 1_000_000_000, "nothing is lost");
         assert!((150..400).contains(&measured), "{measured} measurements");
@@ -484,11 +568,11 @@ mod tests {
         tally.learn(key, 10_000, 10_000);
         // No measurement is possible: the GPU is far behind.
         let looks = (0..10_000)
-            .filter(|_| !tally.add(key, 7, 3))
-            .map(|_| assert_eq!(tally.add_unmeasured(key, 7, 3), None))
+            .filter(|_| !tally.add(key, 7))
+            .map(|_| assert_eq!(tally.add_unmeasured(key, 7), None))
             .count();
         assert!((10..40).contains(&looks), "{looks} of 10000 looked closer");
-        assert_eq!(tally.begin(7, 3), fill.during(10_000).times(10_000));
+        assert_eq!(tally.begin(7), fill.during(10_000).times(10_000));
     }
 
     #[test]
@@ -497,25 +581,119 @@ mod tests {
         let key = Key::kernel(0x5000, 4, 256);
         tally.know(key, Fill::of_grid(4, 2, 4, 8));
         tally.learn(key, 1000, 1000);
-        let home = |stream: usize| std::ptr::from_ref(tally.places(stream, 1).0[0]);
+        let home = |stream: u64| std::ptr::from_ref(tally.places(stream)[0]);
         let other = (2..10_000).find(|stream| home(*stream) == home(1));
         let Some(other) = other else {
             panic!("some two streams meet");
         };
         // Earlier streams have the cells.
         for stream in 10_000..20_000 {
-            tally.begin(stream, 1);
+            tally.begin(stream);
         }
         let mut looks = 0;
         for _ in 0..1000 {
             for stream in [1, other] {
-                if !tally.add(key, stream, 1) {
-                    tally.begin(stream, 1);
+                if !tally.add(key, stream) {
+                    tally.begin(stream);
                     looks += 1;
                 }
             }
         }
         assert!(looks < 40, "{looks} of 2000 looked closer");
+    }
+
+    #[test]
+    fn a_grant_is_for_one_decision_stream_and_thread() {
+        let tally = Tally::default();
+        let key = Key::kernel(0x5000, 4, 256);
+        let turn = Word::default().next(Mode::Turn);
+        let spend = |word, stream, thread: usize| {
+            tally.pass(word, key, false, place(stream, thread << 8)) == Step::Go
+        };
+        tally.grant(turn, place(7, 1 << 8), 1000);
+        assert!(!spend(turn, 7, 1), "it may take any time");
+        tally.know(key, Fill::default());
+        assert!(!spend(turn, 7, 1), "still");
+        tally.expect(key, 600, Measure::Alone);
+        assert!(!spend(turn, 8, 1) && !spend(turn, 7, 2));
+        assert!(!spend(turn.next(Mode::Turn), 7, 1), "another turn");
+        assert!(spend(turn, 7, 1));
+        assert!(!spend(turn, 7, 1), "not enough left");
+        assert_eq!(
+            (tally.unused_ns(), tally.take_grant(place(7, 1 << 8))),
+            (400, 400)
+        );
+        tally.grant(turn, place(7, 1 << 8), 1000);
+        assert_eq!((tally.take_grants(), tally.unused_ns()), (1000, 0));
+        assert!(!spend(turn, 7, 1));
+    }
+
+    /// The duration alone in microseconds, and whether it is more than a guess.
+    fn alone(tally: &Tally, key: Key) -> Option<(u64, bool)> {
+        let expected = tally.expected(key);
+        expected.map(|it| (it.ns / 1000, it.is_sure))
+    }
+
+    #[test]
+    fn durations_follow_and_are_forgotten() {
+        let tally = Tally::default();
+        let (a, b) = (Key::kernel(0x5000, 64, 256), Key::kernel(0x5000, 65, 256));
+        assert_ne!(a, b, "the shape counts");
+        assert_ne!(Key::graph(0x5000), a);
+        tally.expect(a, 1_000_000, Measure::Alone);
+        assert_eq!(alone(&tally, a), None, "its row went to another kind");
+        tally.know(a, Fill::default());
+        tally.expect(a, 1_000_000, Measure::Alone);
+        assert_eq!(
+            (alone(&tally, a), alone(&tally, b)),
+            (Some((1000, true)), None)
+        );
+        tally.expect(a, 9_000_000, Measure::Alone);
+        assert_eq!(
+            alone(&tally, a),
+            Some((5000, true)),
+            "a jump is believed soon"
+        );
+        for _ in 0..40 {
+            tally.expect(a, 2_000_000, Measure::Alone);
+        }
+        let (now, _) = alone(&tally, a).unwrap_or_default();
+        assert!((1999..2002).contains(&now), "{now}");
+        tally.forget(a);
+        assert_eq!(alone(&tally, a), None);
+        tally.know(a, Fill::default());
+        assert_eq!(alone(&tally, a), None, "another launch has its handle");
+    }
+
+    #[test]
+    fn what_is_known_better_replaces_what_is_rough() {
+        let tally = Tally::default();
+        let key = Key::kernel(0x5000, 64, 256);
+        tally.know(key, Fill::default());
+        tally.expect(key, 0, Measure::Rough);
+        assert_eq!(alone(&tally, key), Some((0, false)));
+        tally.expect(key, 20_000, Measure::Crowd);
+        assert_eq!(alone(&tally, key), Some((20, true)), "at once");
+        tally.expect(key, 500, Measure::Rough);
+        assert_eq!(alone(&tally, key), Some((20, true)), "that says nothing");
+        tally.expect(key, 2_000_000, Measure::Crowd);
+        assert!(alone(&tally, key) < Some((22, true)), "a neighbour's slice");
+        tally.expect(key, 10_000, Measure::Alone);
+        assert_eq!(alone(&tally, key), Some((10, true)));
+    }
+
+    #[test]
+    fn holds_a_programs_kernels() {
+        let tally = Tally::default();
+        let keys: Vec<Key> = (0..600)
+            .map(|i| Key::kernel(0x7f00_0000 + i * 16, 132, 256))
+            .collect();
+        for key in &keys {
+            tally.know(*key, Fill::default());
+        }
+        let kept = keys.iter().filter(|key| tally.known(**key).is_some());
+        let kept = kept.count();
+        assert!(kept > 560, "{kept} of 600 kept");
     }
 
     #[test]

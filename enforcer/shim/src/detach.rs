@@ -8,7 +8,7 @@ use std::{
 
 use gshare_abi::{Reach, State, WAITS_FROM, futex_wait, monotonic_ns, wire};
 
-use crate::{exit, held, hooks, mark::Inside, paths, process, process::Process, say, waiting::Ear};
+use crate::{exit, held, hooks, mark, paths, process, process::Process, say, waiting::Ear};
 
 /// A call that only queries waits this long before it asks for the memory: otherwise watchdogs that poll would restore
 /// a detached claim all the time. Watchdogs have threads of their own; the first thread does the program's work, and
@@ -149,11 +149,11 @@ pub(crate) fn wait(name: &str, enter: impl Fn()) -> bool {
 /// Waits outside of a hook while the claim is detached; false if the call must not be made.
 #[cold]
 #[inline(never)]
-pub(crate) fn hold_back(inside: &Inside, name: &str) -> bool {
-    let mark = inside.step_out();
-    let wait = || wait(name, || inside.step_in(mark));
+pub(crate) fn hold_back(name: &str) -> bool {
+    let step_in = mark::step_out();
+    let wait = || wait(name, step_in);
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(wait)).unwrap_or_else(|_| {
-        inside.step_in(mark);
+        step_in();
         true
     })
 }

@@ -19,18 +19,15 @@ use std::{
 };
 
 use gshare_abi::{Reach, futex_wait, futex_wait_either, futex_wake, monotonic_ns};
-use gshare_gate::{
-    Cells, Durations, Key, Load, MARKERS, Measure, Member, Mode, Timeline, Verdict, Word,
-};
+use gshare_gate::{Key, Load, MARKERS, Measure, Member, Mode, Timeline, Verdict, Word};
 
 use self::clock::{ANCHORS, Anchor, Call, Seen};
-pub(crate) use self::pass::{Quick, closer, quick};
+pub(crate) use self::pass::closer;
 use crate::{
     cuda::{CuResult, Handle, SUCCESS},
     events::{self, Pair},
     gpu::Gpu,
     map::Table,
-    mark::Thread,
     process::Process,
     work::Work,
 };
@@ -61,8 +58,6 @@ const BLOCKED_NS: u64 = 5_000_000;
 const PATIENCE_NS: u64 = 2_000_000_000;
 
 pub(crate) struct Gate {
-    durations: Durations,
-    cells: Cells,
     inner: Mutex<Inner>,
     /// Changes when waiting threads may have to check; a futex.
     stir: AtomicU32,
@@ -86,7 +81,7 @@ struct Inner {
     /// Unused events.
     spare: Vec<Pair>,
     waiters: Vec<Waiter>,
-    /// Each stream's grant behind its last marker, by [`place`].
+    /// Each stream's grant behind its last marker, by [`gshare_gate::place`].
     grants: Table<u64>,
     next_flight: u64,
     watcher: Watcher,
@@ -102,9 +97,8 @@ struct Inner {
 
 struct Flight {
     id: u64,
-    /// Its stream as used by one thread, by [`place`].
+    /// Its stream as used by one thread, by [`gshare_gate::place`].
     place: u64,
-    lane: (Handle, usize),
     pair: Pair,
     /// The first event of its pair was recorded.
     has_start: bool,
@@ -147,11 +141,6 @@ impl Flight {
     }
 }
 
-/// Number of a stream as used by one thread; never 0.
-fn place(stream: Handle, thread: usize) -> u64 {
-    (stream as u64 ^ (thread as u64).rotate_right(16)) | 1 << 47
-}
-
 /// A waiting thread, and the time of its next check.
 struct Waiter {
     ticket: u64,
@@ -169,8 +158,6 @@ enum Watcher {
 impl Default for Gate {
     fn default() -> Self {
         Self {
-            durations: Durations::default(),
-            cells: Cells::default(),
             inner: Mutex::new(Inner {
                 member: Member::default(),
                 flights: VecDeque::with_capacity(MARKERS),
@@ -246,7 +233,7 @@ struct Launch {
     word: Word,
     work: Work,
     stream: Handle,
-    thread: Thread,
+    place: u64,
 }
 
 /// A launch whose end the gate follows.
@@ -291,9 +278,6 @@ pub(crate) fn forget_context(gpu: &'static Gpu, context: Handle) {
 pub(crate) fn forget_graph(process: &Process, exec: Handle) {
     for gpu in &process.gpus {
         gpu.tally.forget(Key::graph(exec));
-        if let Some(gate) = if_used(gpu) {
-            gate.durations.forget(Key::graph(exec));
-        }
     }
 }
 
@@ -318,7 +302,7 @@ impl Gate {
     fn see(&self, gpu: &Gpu, inner: &mut Inner, now: u64, word: Word) -> bool {
         let new = inner.member.see(now, word, gpu.gate_flags());
         if new {
-            inner.member.refund(self.cells.clear());
+            inner.member.refund(gpu.tally.take_grants());
         }
         new
     }
@@ -341,8 +325,7 @@ impl Gate {
         gpu: &'static Gpu,
         launch: &Launch,
     ) -> Outcome {
-        let (key, stream) = (launch.work.key, launch.stream);
-        let thread = launch.thread.number();
+        let (key, stream, place) = (launch.work.key, launch.stream, launch.place);
         let mut ticket = None;
         loop {
             let alive = self.service_lives(gpu);
@@ -355,11 +338,11 @@ impl Gate {
             let view = gpu.gate_view(word, alive);
             let now = monotonic_ns();
             let mut inner = self.lock();
-            let granted = inner.grants.remove(place(stream, thread));
+            let granted = inner.grants.remove(place);
             let unused = if self.see(gpu, &mut inner, now, word) {
                 None
             } else {
-                let unused = self.cells.take(word, stream, thread);
+                let unused = gpu.tally.take_grant(place);
                 inner.member.refund(unused);
                 Some(unused)
             };
@@ -369,14 +352,14 @@ impl Gate {
             inner.drop_gone(now, &mut ticket);
             let waited = ticket;
             let verdict = if gpu.granted() {
-                let expected = self.durations.expected(key);
+                let expected = gpu.tally.expected(key);
                 inner.member.ask(now, &view, key, expected, &mut ticket)
             } else {
                 inner.member.leave(now, &mut ticket);
                 Verdict::Free
             };
             if matches!(verdict, Verdict::Wait { .. }) {
-                inner.keep_grant(place(stream, thread), 0);
+                inner.keep_grant(place, 0);
             }
             let first = inner.note(waited, ticket, &verdict);
             let others = inner.member.has_waiters();
@@ -400,7 +383,7 @@ impl Gate {
                 }
             };
             if unmarked {
-                self.mark_stream(gpu, stream, thread);
+                self.mark_stream(gpu, stream, place);
             }
             if first {
                 let turn = (&turn.word, word.0, Reach::Machine);
@@ -430,10 +413,9 @@ impl Gate {
     fn wants(&self, gpu: &Gpu, launch: &Launch) -> bool {
         let known = gpu.tally.known(launch.work.key);
         let known = known.is_some_and(|(_, ns)| ns.is_some());
-        let place = place(launch.stream, launch.thread.number());
         // Waiting for the lock would delay the launch.
         self.inner.try_lock().is_ok_and(|mut inner| {
-            inner.flights.len() < MEASURED && inner.timeline.wants(place, known)
+            inner.flights.len() < MEASURED && inner.timeline.wants(launch.place, known)
         })
     }
 
@@ -452,20 +434,13 @@ impl Gate {
 
     /// Counts a launch by the figures of its kind, or as unknown.
     #[cold]
-    fn add_unmeasured(
-        &self,
-        process: &Process,
-        gpu: &Gpu,
-        work: &Work,
-        stream: Handle,
-        thread: Thread,
-    ) {
+    fn add_unmeasured(&self, process: &Process, gpu: &Gpu, launch: &Launch) {
+        let (work, place) = (&launch.work, launch.place);
         if !work.meet(process, gpu) {
             self.unmeasured.fetch_add(1, Ordering::Relaxed);
             return;
         }
-        let number = thread.number();
-        let owed = gpu.tally.add_unmeasured(work.key, stream, number);
+        let owed = gpu.tally.add_unmeasured(work.key, place);
         // For an unknown duration this is the only trace of the launch: worth waiting for the lock, as for measured
         // launches.
         let inner = match owed {
@@ -474,12 +449,12 @@ impl Gate {
         };
         if let Some(mut inner) = inner {
             let owed = owed.map(|fill| (work.key, fill));
-            inner.timeline.left_out(place(stream, number), owed);
+            inner.timeline.left_out(place, owed);
         }
     }
 
     /// Before a thread sleeps: records an event behind the launches on its stream, to see their end.
-    fn mark_stream(&'static self, gpu: &'static Gpu, stream: Handle, thread: usize) {
+    fn mark_stream(&'static self, gpu: &'static Gpu, stream: Handle, place: u64) {
         let at = events::context_of(stream).zip(events::recordable(stream));
         let Some((context, real)) = at else { return };
         let Some(pair) = self.pair(context) else {
@@ -487,14 +462,10 @@ impl Gate {
         };
         let recorded = pair.record_end(real);
         let mut inner = self.lock();
-        if recorded
-            && inner
-                .member
-                .mark(monotonic_ns(), place(stream, thread), None, 0)
-        {
+        if recorded && inner.member.mark(monotonic_ns(), place, None, 0) {
             // The stream's load ends with it.
-            let before = gpu.tally.take(stream, thread);
-            inner.fly(gpu, pair, true, (stream, thread), before, None, None, None);
+            let before = gpu.tally.take(place);
+            inner.fly(gpu, pair, true, place, before, None, None, None);
         } else {
             inner.spare.push(pair);
         }
@@ -503,12 +474,8 @@ impl Gate {
 
     fn end(&'static self, gpu: &'static Gpu, trial: &Trial, result: CuResult) {
         let Launch {
-            word,
-            work,
-            stream,
-            thread,
+            word, work, place, ..
         } = trial.launch;
-        let number = thread.number();
         let call = trial.pair.map(|(pair, _, began_ns)| Call {
             began_ns,
             ended_ns: monotonic_ns(),
@@ -523,45 +490,39 @@ impl Gate {
             inner.member.returned();
         }
         let marked = recorded
-            && trial.grant_ns.is_some_and(|grant| {
-                let place = place(stream, number);
-                inner.member.mark(monotonic_ns(), place, key, grant)
-            });
+            && trial
+                .grant_ns
+                .is_some_and(|grant| inner.member.mark(monotonic_ns(), place, key, grant));
         if let Some((pair, ..)) = trial.pair {
             if marked || (recorded && trial.grant_ns.is_none()) {
-                let before = gpu.tally.begin(stream, number);
+                let before = gpu.tally.begin(place);
                 let key = key.filter(|_| trial.fills);
-                let usual = trial.grant_ns.and_then(|_| self.durations.get(work.key));
-                inner.fly(
-                    gpu,
-                    pair,
-                    marked,
-                    (stream, number),
-                    before,
-                    key,
-                    call,
-                    usual,
-                );
+                let usual = trial.grant_ns.and_then(|_| gpu.tally.expected(work.key));
+                let usual_ns = usual.map(|usual| usual.ns);
+                inner.fly(gpu, pair, marked, place, before, key, call, usual_ns);
             } else {
                 inner.spare.push(pair);
             }
         }
         let flies = marked || (recorded && trial.grant_ns.is_none());
         if !flies && trial.fills && key.is_some() {
-            let owed = gpu.tally.add_unmeasured(work.key, stream, number);
+            let owed = gpu.tally.add_unmeasured(work.key, place);
             let owed = owed.map(|fill| (work.key, fill));
-            inner.timeline.left_out(place(stream, number), owed);
+            inner.timeline.left_out(place, owed);
         }
         if let Some(grant_ns) = trial.grant_ns {
             if !marked && let Some(ns) = inner.member.unmeasured(work.key) {
-                self.durations.learn(work.key, ns, Measure::Rough);
+                gpu.tally.expect(work.key, ns, Measure::Rough);
             }
             if grant_ns > 0 {
-                self.cells.grant(word, stream, number, grant_ns);
+                gpu.tally.grant(word, place, grant_ns);
             }
-            inner.keep_grant(place(stream, number), grant_ns);
+            inner.keep_grant(place, grant_ns);
         }
-        self.say_work(gpu, &mut inner);
+        // Behind other work of its stream, the end of that will tell soon enough.
+        if inner.flights.back().is_none_or(|flight| flight.is_head) {
+            self.say_work(gpu, &mut inner);
+        }
         self.wake_watcher(gpu, inner);
     }
 }
@@ -615,13 +576,12 @@ impl Inner {
         gpu: &Gpu,
         pair: Pair,
         marked: bool,
-        lane: (Handle, usize),
+        place: u64,
         before: Load,
         measured: Option<Key>,
         call: Option<Call>,
         usual_ns: Option<u64>,
     ) {
-        let place = place(lane.0, lane.1);
         let id = self.next_flight;
         self.next_flight += 1;
         let issued_ns = monotonic_ns();
@@ -636,7 +596,6 @@ impl Inner {
         self.flights.push_back(Flight {
             id,
             place,
-            lane,
             has_start: call.is_some(),
             is_head,
             takes_ns,

@@ -62,6 +62,13 @@ fn bell_of(seat: &Seat) -> *mut Bell {
     bell.map_or(std::ptr::null_mut(), <*const Bell>::cast_mut)
 }
 
+/// Apart, so that launches compare one word.
+#[cold]
+#[inline(never)]
+fn comes_back(state: u32) -> bool {
+    State::from_word(state) != State::NotGranted
+}
+
 impl Gpu {
     pub(crate) fn new(uuid: GpuUuid, seat: Seat) -> Self {
         let ledger = Ledger::new(seat);
@@ -129,7 +136,8 @@ impl Gpu {
     /// service waits for it.
     #[inline]
     pub(crate) fn granted(&self) -> bool {
-        self.limits().state() != State::NotGranted
+        let word = self.limits().state_word().load(Ordering::Relaxed);
+        word == State::Granted as u32 || comes_back(word)
     }
 
     pub(crate) fn marks(&self) -> Option<&'static Marks> {

@@ -191,7 +191,7 @@ pub(crate) const fn kind(name: &str) -> u32 {
     kind
 }
 
-/// The place of the calling thread, for a trampoline.
+/// The place of the calling thread.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn own_place() -> &'static AtomicU32 {
     place(word())
@@ -226,20 +226,15 @@ impl Inside {
             Self {}
         }
     }
+}
 
-    /// Clears the mark; returns the value that [`Inside::step_in`] restores.
-    pub(crate) fn step_out(&self) -> u32 {
+/// Clears the calling thread's mark; returns what puts it back.
+pub(crate) fn step_out() -> impl Fn() + Copy {
+    #[cfg(target_arch = "x86_64")]
+    let (place, mark) = (own_place(), own_place().swap(0, Ordering::SeqCst));
+    move || {
         #[cfg(target_arch = "x86_64")]
-        return self.place.swap(0, Ordering::SeqCst);
-        #[cfg(not(target_arch = "x86_64"))]
-        0
-    }
-
-    pub(crate) fn step_in(&self, mark: u32) {
-        #[cfg(target_arch = "x86_64")]
-        self.place.store(mark, Ordering::SeqCst);
-        #[cfg(not(target_arch = "x86_64"))]
-        let _ = mark;
+        place.store(mark, Ordering::SeqCst);
     }
 }
 
@@ -285,42 +280,51 @@ fn next_thread() -> u32 {
         let later = LATER.fetch_add(1, Ordering::Relaxed);
         u64::BITS + 1 + later % (u32::MAX / 2)
     });
-    set_number(number);
-    number
+    let thread = Thread::new(number);
+    set_number(thread.0);
+    thread.0
 }
 
 /// Threads with a stripe of their own; later ones share the rest.
-const OWNERS: usize = STRIPES / 2;
+const OWNERS: u32 = STRIPES as u32 / 2;
+const SHARED: u32 = 1 << 7;
 
-/// A thread, by its number among the threads that count now; the first is 1.
+/// A thread: its number among the threads that count now, above the byte that says where it counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Thread(u32);
 
 impl Thread {
+    /// The first number is 1.
+    fn new(number: u32) -> Self {
+        let stripe = if number <= OWNERS {
+            number - 1
+        } else {
+            SHARED | OWNERS | (number % OWNERS)
+        };
+        Self(number << 8 | stripe)
+    }
+
     #[inline]
     pub(crate) fn current() -> Self {
         Self(thread())
     }
 
+    /// Differs from that of every other thread that runs.
     #[inline]
-    pub(crate) fn number(self) -> usize {
+    pub(crate) fn id(self) -> usize {
         self.0 as usize
     }
 
     /// Whether no other thread counts in its stripe.
     #[inline]
     pub(crate) fn has_own_stripe(self) -> bool {
-        (1..=OWNERS).contains(&self.number())
+        self.0 & SHARED == 0
     }
 
     /// Its stripe among the process's stripes.
     #[inline]
     pub(crate) fn stripe(self) -> usize {
-        if self.has_own_stripe() {
-            self.number() - 1
-        } else {
-            OWNERS + self.number() % (STRIPES - OWNERS)
-        }
+        self.0 as usize % STRIPES
     }
 }
 
@@ -416,7 +420,7 @@ mod tests {
         assert!(others.iter().all(|other| *other != first));
 
         for _ in 0..200 {
-            let next = std::thread::spawn(|| Thread::current().number()).join();
+            let next = std::thread::spawn(|| Thread::current().id() >> 8).join();
             assert!(
                 next.is_ok_and(|number| number <= 64),
                 "the number of an ended thread is reused"
@@ -424,7 +428,7 @@ mod tests {
         }
         let there = AtomicU32::new(0);
         let count = || {
-            let number = Thread::current().number();
+            let number = Thread::current().id();
             there.fetch_add(1, Ordering::SeqCst);
             let until = std::time::Instant::now() + std::time::Duration::from_secs(60);
             while there.load(Ordering::SeqCst) < 100 && std::time::Instant::now() < until {
@@ -445,16 +449,16 @@ mod tests {
             "no two running threads have the same number"
         );
 
-        let all: Vec<Thread> = (1..100).map(Thread).collect();
+        let all: Vec<Thread> = (1..100).map(Thread::new).collect();
         let (own, shared): (Vec<Thread>, Vec<Thread>) =
             all.iter().partition(|thread| thread.has_own_stripe());
-        assert_eq!(own.len(), OWNERS);
+        assert_eq!(own.len(), OWNERS as usize);
         for thread in &own {
             let there = all.iter().filter(|other| other.stripe() == thread.stripe());
             assert_eq!(there.count(), 1, "{thread:?}");
         }
         assert!(shared.iter().all(|thread| thread.stripe() < STRIPES));
-        let neighbours = shared.windows(STRIPES - OWNERS).all(|some| {
+        let neighbours = shared.windows(STRIPES / 2).all(|some| {
             let stripes: std::collections::HashSet<usize> =
                 some.iter().map(|thread| thread.stripe()).collect();
             stripes.len() == some.len()

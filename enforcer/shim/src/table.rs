@@ -67,13 +67,13 @@ macro_rules! export {
         /// As the driver's function of this name demands.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($arg: $kind),*) -> CuResult {
-            let inside = Inside::new(
+            let _inside = Inside::new(
                 Entry::$name as u32,
                 const { mark::kind(stringify!($name)) },
             );
             if const { !detach::is_free(stringify!($name)) }
                 && detach::is_due()
-                && !detach::hold_back(&inside, stringify!($name))
+                && !detach::hold_back(stringify!($name))
             {
                 return NOT_READY;
             }

@@ -66,12 +66,6 @@ impl Work {
         }
     }
 
-    /// Whether SMs work on it.
-    #[inline]
-    pub(crate) fn counts(&self) -> bool {
-        !matches!(self.kind, Kind::Move)
-    }
-
     /// Makes sure that the tally knows the fill of such a launch: asked once. `false`: unknown.
     #[cold]
     pub(crate) fn meet(&self, process: &Process, gpu: &Gpu) -> bool {

@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 
 use gshare_core::attribution::{Reading, Running, Times};
-use gshare_gate::{Current, Fill, Key, Load, Tally, Timeline};
+use gshare_gate::{Current, Fill, Key, Load, Step, Tally, Timeline, Word};
 use gshare_sim_board::{Finished, ImaginedBoard, Model, Shape, Work, resident_blocks};
 
 use super::dice::Dice;
@@ -410,16 +410,16 @@ impl Proxy {
         kernels: u64,
     ) -> Option<Measured> {
         self.launches += kernels;
-        if self.tally.add(key, stream, 1) {
+        let place = stream as u64 + 1;
+        if self.tally.pass(Word::default(), key, true, place) == Step::Go {
             return None;
         }
         if self.tally.known(key).is_none() {
             self.tally.know(key, fill);
         }
-        let place = stream as u64 + 1;
         let known = self.tally.known(key).is_some_and(|(_, ns)| ns.is_some());
         if self.flights.len() >= MEASURED || !self.timeline.wants(place, known) {
-            let owed = self.tally.add_unmeasured(key, stream, 1);
+            let owed = self.tally.add_unmeasured(key, place);
             self.timeline.left_out(place, owed.map(|fill| (key, fill)));
             return None;
         }
@@ -431,9 +431,12 @@ impl Proxy {
             ran: None,
         });
         let (fill, ns) = self.tally.known(key).unwrap_or_default();
-        let before = self.tally.begin(stream, 1);
+        let before = self.tally.begin(place);
         self.timeline.issued(now, place, before, Some(fill), ns);
-        self.say(now);
+        // Behind other work of its stream, the end of that will tell soon enough.
+        if self.flights.iter().filter(|f| f.place == place).count() == 1 {
+            self.say(now);
+        }
         Some(Measured { id: self.next })
     }
 
@@ -455,9 +458,8 @@ impl Proxy {
             };
             let takes = |key| self.tally.known(key).and_then(|(_, ns)| ns);
             let ran = Some((start, end));
-            let stream = flight.place as usize - 1;
             self.timeline
-                .given(flight.place, self.tally.given(stream, 1));
+                .given(flight.place, self.tally.given(flight.place));
             let needs = self.tally.needs(flight.key).map(|load| load.busy_ns);
             let alone = self
                 .timeline

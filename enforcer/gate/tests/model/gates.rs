@@ -1,7 +1,7 @@
 //! The gates under test: the real one, and two like those of other systems.
 
 use gshare_gate::{
-    Arbiter, CHUNK_NS, Cells, Claim, Durations, Flags, Frame, Key, Measure, Member, Order, Rest,
+    Arbiter, CHUNK_NS, Claim, Fill, Flags, Frame, Key, Measure, Member, Order, Rest, Step, Tally,
     Verdict as Answer, View,
 };
 
@@ -95,8 +95,7 @@ impl Gate for Bucket {
 #[derive(Default)]
 struct Gated {
     member: Member,
-    durations: Durations,
-    cells: Cells,
+    tally: Tally,
     slot: Slot,
 }
 
@@ -258,23 +257,24 @@ impl Gate for Turns {
         let key = Key::kernel(kernel as usize, 132, 256);
         let stream = t + 1;
         let g = &mut self.gated[p];
-        let expected = g.durations.expected(key);
-        if ticket.is_none()
-            && let Some(known) = expected
-            && g.cells.spend(view.word, stream, t, known.ns)
-        {
+        let place = gshare_gate::place(stream, (t + 1) << 8);
+        if ticket.is_none() && g.tally.pass(view.word, key, false, place) == Step::Go {
             return Verdict::Go { marked: false };
         }
+        if g.tally.known(key).is_none() {
+            g.tally.know(key, Fill::default());
+        }
+        let expected = g.tally.expected(key);
         let unused = if g.member.see(sim.now, view.word, view.flags) {
-            g.cells.clear()
+            g.tally.take_grants()
         } else {
-            g.cells.take(view.word, stream, t)
+            g.tally.take_grant(place)
         };
         g.member.refund(unused);
         match g.member.ask(sim.now, &view, key, expected, ticket) {
             Answer::Free => Verdict::Go { marked: false },
             Answer::Go { grant_ns } => {
-                g.cells.grant(view.word, stream, t, grant_ns);
+                g.tally.grant(view.word, place, grant_ns);
                 assert!(grant_ns <= CHUNK_NS);
                 let marked = g.member.mark(sim.now, stream as u64, Some(key), grant_ns);
                 g.member.returned();
@@ -300,7 +300,7 @@ impl Gate for Turns {
         let Order { word, flags, .. } = self.pages[sim.processes[p].claim];
         let g = &mut self.gated[p];
         if g.member.see(sim.now, word, flags) {
-            let unused = g.cells.clear();
+            let unused = g.tally.take_grants();
             g.member.refund(unused);
         }
         for mark in sim.take_over(p) {
@@ -319,18 +319,18 @@ impl Gate for Turns {
                 } else {
                     Measure::Crowd
                 };
-                g.durations.learn(learnt.key, learnt.ns, how);
+                g.tally.expect(learnt.key, learnt.ns, how);
             }
         }
         for (thread, started) in sim.heads_of(p) {
             g.member.look(sim.now, thread as u64 + 1, started);
         }
         let launches = sim.processes[p].launches;
-        let unused = g.cells.unused_ns();
+        let unused = g.tally.unused_ns();
         let awaited = sim.is_awaited(p);
         let rest = g.member.rest(sim.now, launches, unused, awaited);
         if rest == Rest::Idle && g.member.is_told_of() {
-            let unused = g.cells.clear();
+            let unused = g.tally.take_grants();
             g.member.refund(unused);
         }
         let waiters = g.member.has_waiters();

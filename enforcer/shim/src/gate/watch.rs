@@ -103,13 +103,13 @@ impl Gate {
         if let Some(head) = inner.head(now) {
             return Next::Look(head);
         }
-        let unused = self.cells.unused_ns();
+        let unused = gpu.tally.unused_ns();
         let launches = gpu.launches();
         let awaited = self.awaited.load(Ordering::Relaxed) == launches;
         let rest = inner.member.rest(now, launches, unused, awaited);
         if rest == Rest::Idle && inner.member.is_told_of() {
             // The next launch must be reported.
-            inner.member.refund(self.cells.clear());
+            inner.member.refund(gpu.tally.take_grants());
         }
         let signals = inner.member.signals(now);
         let says = (signals.waiting, signals.busy);
@@ -219,7 +219,7 @@ impl Gate {
         if flight.is_blocked {
             inner.timeline.blocked(place, false);
         }
-        let usual = flight.measured.and_then(|key| self.durations.expected(key));
+        let usual = flight.measured.and_then(|key| gpu.tally.expected(key));
         let unsure = inner.timeline.unsure_ns();
         let earliest = ran.map(|(start, _)| start.saturating_sub(unsure));
         let known = usual.is_some_and(|usual| usual.is_sure);
@@ -238,11 +238,11 @@ impl Gate {
                 (false, true) => Measure::Alone,
                 (false, false) => Measure::Crowd,
             };
-            self.durations.learn(learnt.key, learnt.ns, how);
+            gpu.tally.expect(learnt.key, learnt.ns, how);
             if !learnt.alone {
                 // The neighbours' slices in between are not its own.
-                let alone = self.durations.get(learnt.key);
-                seen.elapsed_ns = Some(learnt.ns.min(alone.unwrap_or(learnt.ns)));
+                let alone = gpu.tally.expected(learnt.key);
+                seen.elapsed_ns = Some(alone.map_or(learnt.ns, |it| learnt.ns.min(it.ns)));
                 ran = of(seen.elapsed_ns);
             }
         }
@@ -250,7 +250,7 @@ impl Gate {
         let takes = |key| gpu.tally.known(key).and_then(|(_, ns)| ns);
         let needs = flight.measured.and_then(|key| gpu.tally.needs(key));
         let needs_ns = needs.map(|load| load.busy_ns);
-        let given = gpu.tally.given(flight.lane.0, flight.lane.1);
+        let given = gpu.tally.given(place);
         inner.timeline.given(place, given);
         // If the part of it that passed in the call is unknown, rather too much is counted than too little.
         let counted = match seen.elapsed_ns {

@@ -5,13 +5,13 @@
 
 use std::ffi::c_void;
 
-use gshare_gate::Key;
+use gshare_gate::{Key, Step, place};
 
 use super::context;
 use crate::{
     capture::is_captured,
     cuda::{CuResult, Handle, SUCCESS},
-    gate::{self, Pass, Quick},
+    gate::{self, Pass},
     gpu::Gpu,
     mark::Thread,
     process::{self, Process},
@@ -78,14 +78,15 @@ pub(super) fn counted_as(
         // Recorded work counts when its graph runs.
         if !is_captured(stream) {
             let (word, thread) = (gpu.turn(), Thread::current());
-            let pass = match gate::quick(gpu, word, key, counts, stream, thread) {
-                Quick::Go => Pass::Go,
+            let place = place(stream, thread.id());
+            let pass = match gpu.tally.pass(word, key, counts, place) {
+                Step::Go => Pass::Go,
                 slow => {
                     let work = work();
                     if let Err(code) = context::charge_local(process, gpu, &work) {
                         return code;
                     }
-                    gate::closer(process, gpu, slow, word, work, stream, thread)
+                    gate::closer(process, gpu, slow, word, work, stream, place)
                 }
             };
             match pass {

@@ -39,8 +39,7 @@ extern "C" fn resolve(number: u32) -> Resolved {
         if number & FREE == 0 && detach::is_due() {
             let name = passed::NAMES.get(entry as usize).copied().unwrap_or("");
             let goes_on = if number & UNMARKED == 0 {
-                let mark = place.swap(0, Ordering::SeqCst);
-                detach::wait(name, || place.store(mark, Ordering::SeqCst))
+                detach::wait(name, mark::step_out())
             } else {
                 detach::wait(name, || {})
             };
