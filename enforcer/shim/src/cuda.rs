@@ -111,6 +111,8 @@ pub(crate) struct Helpers {
     pub(crate) pool_attribute: Option<unsafe extern "C" fn(Handle, i32, *mut c_void) -> CuResult>,
     pub(crate) pool_trim: Option<unsafe extern "C" fn(Handle, usize) -> CuResult>,
     pub(crate) stream_context: Option<unsafe extern "C" fn(Handle, *mut Handle) -> CuResult>,
+    pub(crate) stream_contexts:
+        Option<unsafe extern "C" fn(Handle, *mut Handle, *mut Handle) -> CuResult>,
     pub(crate) stream_device: Option<unsafe extern "C" fn(Handle, *mut Device) -> CuResult>,
     pub(crate) stream_is_capturing: Option<unsafe extern "C" fn(Handle, *mut i32) -> CuResult>,
     pub(crate) graph_nodes:

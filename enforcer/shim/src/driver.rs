@@ -96,6 +96,7 @@ fn load() -> Loaded {
         pool_attribute: helper!(c"cuMemPoolGetAttribute"),
         pool_trim: helper!(c"cuMemPoolTrimTo"),
         stream_context: helper!(c"cuStreamGetCtx"),
+        stream_contexts: helper!(c"cuStreamGetCtx_v2"),
         stream_device: helper!(c"cuStreamGetDevice"),
         stream_is_capturing: helper!(c"cuStreamIsCapturing"),
         graph_nodes: helper!(c"cuGraphGetNodes"),

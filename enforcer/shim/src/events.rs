@@ -44,15 +44,23 @@ fn context() -> Option<Handle> {
 
 /// The context of the stream that the hook's caller means: a launch goes there whatever the thread's context.
 pub(crate) fn context_of(stream: Handle) -> Option<Handle> {
-    let mut context: Handle = 0;
-    let ask = driver::helpers().stream_context;
-    // SAFETY: the program's own stream, and room for the result.
-    let ask = || ask.is_some_and(|ask| unsafe { ask(stream, &raw mut context) } == SUCCESS);
-    let known = stream > PER_THREAD && relaxed(ask);
-    if known && context != 0 {
-        return Some(context);
-    }
-    self::context()
+    let named = (stream > PER_THREAD).then(|| relaxed(|| context_named(stream)));
+    named.flatten().or_else(context)
+}
+
+/// The context that the driver names; the primary one for a stream of a green context, whose events it is for.
+pub(crate) fn context_named(stream: Handle) -> Option<Handle> {
+    let (helpers, mut context, mut green) = (driver::helpers(), 0, 0);
+    // SAFETY: the program's own stream, and room for the results.
+    let code = unsafe {
+        match (helpers.stream_contexts, helpers.stream_context) {
+            (Some(ask), _) => ask(stream, &raw mut context, &raw mut green),
+            // Before CUDA 12.5; of a green context it says nothing.
+            (None, Some(ask)) => ask(stream, &raw mut context),
+            (None, None) => return None,
+        }
+    };
+    (code == SUCCESS && context != 0).then_some(context)
 }
 
 /// The stream that the hook's caller means, if events can be recorded on it now; `None` for the legacy stream while any

@@ -286,12 +286,23 @@ fn launches_that_may_have_begun_long_before_their_calls_ended_are_not_counted_as
 /// A launch goes to the context of its stream, whatever the thread's context.
 #[test]
 fn launches_on_a_stream_of_another_context_are_measured() {
+    launches_are_measured(["context 0", "stream", "retain 0"]);
+}
+
+/// Of a green context the driver names the primary context only if asked by the second version.
+#[test]
+fn launches_on_a_stream_of_a_green_context_are_measured() {
+    launches_are_measured(["retain 0", "green_stream", "context 0"]);
+}
+
+/// The orders that choose the kernel's context, make the stream, and choose the thread's context for its launches.
+fn launches_are_measured(orders: [&str; 3]) {
     let rig = Rig::new();
     let mut client = rig.desk.client();
     client.begin(0);
-    client.must("context 0");
-    let (kernel, stream) = (client.must("kernel"), client.must("stream"));
-    client.must("retain 0");
+    client.must(orders[0]);
+    let (kernel, stream) = (client.must("kernel"), client.must(orders[1]));
+    client.must(orders[2]);
     for _ in 0..10 {
         client.must(&format!("launch_on {kernel} {stream}"));
     }

@@ -4,7 +4,7 @@ use super::memory::{after_sync, free_by};
 use crate::{
     capture::is_captured,
     cuda::{CuResult, Device, DevicePtr, Handle, NOT_PERMITTED, PlacedProps, SUCCESS},
-    driver, gate,
+    driver, events, gate,
     ledger::Refusal,
     live::{Family, Live},
     pools::{Asked, PoolTicket},
@@ -24,11 +24,8 @@ fn place(process: &Process, stream: Handle) -> Option<(usize, Handle)> {
             return Some((process.gpu_of_device(device)?, context));
         }
         // Older drivers only tell its context.
-        let mut of: Handle = 0;
-        let ask = driver::helpers().stream_context;
-        // SAFETY: as above.
-        let known = ask.is_some_and(|ask| unsafe { ask(stream, &raw mut of) } == SUCCESS);
-        if known && let Some(gpu) = process.contexts.gpu(of).filter(|_| of != 0) {
+        let of = events::context_named(stream);
+        if let Some(gpu) = of.and_then(|of| process.contexts.gpu(of)) {
             return Some((gpu, context));
         }
     }

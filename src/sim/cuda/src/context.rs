@@ -166,7 +166,7 @@ impl Driver {
     }
 
     /// The primary context of a device; made if absent.
-    fn retain_primary(&self, device: i32) -> R<u64> {
+    pub(crate) fn retain_primary(&self, device: i32) -> R<u64> {
         self.device(device)?;
         let mut t = self.tables();
         let i = device as usize;
@@ -185,6 +185,20 @@ impl Driver {
         }
         t.primaries[i].references += 1;
         Ok(handle)
+    }
+
+    pub(crate) fn release_primary(&self, device: i32) -> R {
+        self.device(device)?;
+        let last = {
+            let mut t = self.tables();
+            let p = &mut t.primaries[device as usize];
+            if p.references == 0 {
+                return Err(INVALID_CONTEXT);
+            }
+            p.references -= 1;
+            if p.references == 0 { p.context } else { None }
+        };
+        last.map_or(Ok(()), |h| self.destroy_context(h))
     }
 
     fn create_context(&self, out: Out<u64>, flags: u32, device: i32) -> R {
@@ -233,19 +247,7 @@ export! {
         out.check()?;
         out.set(d.retain_primary(device)?)
     };
-    cuDevicePrimaryCtxRelease_v2(device: i32) |d| {
-        d.device(device)?;
-        let last = {
-            let mut t = d.tables();
-            let p = &mut t.primaries[device as usize];
-            if p.references == 0 {
-                return Err(INVALID_CONTEXT);
-            }
-            p.references -= 1;
-            if p.references == 0 { p.context } else { None }
-        };
-        last.map_or(Ok(()), |h| d.destroy_context(h))
-    };
+    cuDevicePrimaryCtxRelease_v2(device: i32) |d| d.release_primary(device);
     cuDevicePrimaryCtxReset_v2(device: i32) |d| {
         d.device(device)?;
         let handle = {

@@ -109,6 +109,8 @@ impl GpuClock {
 pub(crate) struct Tables {
     pub primaries: Vec<Primary>,
     pub contexts: HashMap<u64, Context>,
+    /// The device of each green context.
+    pub greens: HashMap<u64, i32>,
     pub streams: HashMap<u64, Stream>,
     pub events: HashMap<u64, Event>,
     pub modules: HashMap<u64, Module>,

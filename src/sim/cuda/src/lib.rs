@@ -32,6 +32,7 @@ mod fatbin;
 mod ffi;
 mod function;
 mod graph;
+mod green;
 mod heap;
 mod host;
 mod image;

@@ -21,6 +21,8 @@ pub(crate) const NON_BLOCKING: u32 = 1;
 #[derive(Debug)]
 pub(crate) struct Stream {
     pub context: u64,
+    /// Its green context; 0 for none.
+    pub green: u64,
     pub flags: u32,
     pub priority: i32,
     pub is_legacy: bool,
@@ -36,6 +38,7 @@ impl Stream {
     pub(crate) fn new(context: u64, flags: u32, priority: i32, is_legacy: bool) -> Stream {
         Stream {
             context,
+            green: 0,
             flags,
             priority,
             is_legacy,
@@ -229,15 +232,6 @@ export_stream! {
     cuStreamGetId, cuStreamGetId_ptsz(; stream, out: Out<u64>) |d| {
         let s = d.stream(stream)?;
         out.set(s)
-    };
-    cuStreamGetCtx, cuStreamGetCtx_ptsz(; stream, out: Out<u64>) |d| {
-        let s = d.stream(stream)?;
-        out.set(d.tables().stream(s)?.context)
-    };
-    cuStreamGetCtx_v2, cuStreamGetCtx_v2_ptsz(; stream, out: Out<u64>, green: Out<u64>) |d| {
-        let s = d.stream(stream)?;
-        green.set_if(0);
-        out.set(d.tables().stream(s)?.context)
     };
     cuStreamGetDevice, cuStreamGetDevice_ptsz(; stream, out: Out<i32>) |d| {
         let s = d.stream(stream)?;

@@ -144,8 +144,9 @@ table! {
         cuStreamGetCaptureInfo_v3 cuStreamGetCaptureInfo_v3_ptsz cuStreamUpdateCaptureDependencies_v2
         cuStreamUpdateCaptureDependencies_v2_ptsz;
     12040: cuFuncGetParamInfo cuFuncIsLoaded cuFuncLoad cuKernelGetParamInfo cuLibraryEnumerateKernels
-        cuLibraryGetKernelCount cuModuleGetFunctionCount;
-    12050: cuCtxCreate_v4 cuKernelGetLibrary cuStreamGetCtx_v2 cuStreamGetCtx_v2_ptsz;
+        cuLibraryGetKernelCount cuModuleGetFunctionCount cuDevResourceGenerateDesc cuDeviceGetDevResource
+        cuGreenCtxCreate cuGreenCtxDestroy cuStreamGetGreenCtx;
+    12050: cuCtxCreate_v4 cuGreenCtxStreamCreate cuKernelGetLibrary cuStreamGetCtx_v2 cuStreamGetCtx_v2_ptsz;
     12080: cuCheckpointProcessCheckpoint cuCheckpointProcessGetRestoreThreadId cuCheckpointProcessGetState
         cuCheckpointProcessLock cuCheckpointProcessRestore cuCheckpointProcessUnlock cuEventElapsedTime_v2
         cuStreamGetDevice cuStreamGetDevice_ptsz;
