@@ -280,7 +280,7 @@ pub(crate) fn connect(path: &str, timeout: std::time::Duration) -> io::Result<Un
 /// Two connected non-blocking ends for small messages.
 pub(crate) fn socket_pair() -> io::Result<(OwnedFd, OwnedFd)> {
     let mut ends = [-1; 2];
-    let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     // SAFETY: `ends` is valid for two descriptors.
     if unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, ends.as_mut_ptr()) } != 0 {
         return Err(io::Error::last_os_error());
@@ -309,11 +309,12 @@ pub(crate) fn send_byte(fd: RawFd) -> bool {
     unsafe { libc::send(fd, (&raw const byte).cast(), 1, flags) == 1 }
 }
 
-/// Reads a byte if there is one.
-pub(crate) fn receive_byte(fd: RawFd) -> bool {
-    let mut byte = 0_u8;
-    // SAFETY: room for one byte.
-    unsafe { libc::recv(fd, (&raw mut byte).cast(), 1, libc::MSG_DONTWAIT) == 1 }
+/// Reads the bytes that have arrived, and returns their number; at most 512, so that an endless stream of them ends.
+pub(crate) fn receive_bytes(fd: RawFd) -> usize {
+    let mut bytes = [0_u8; 512];
+    // SAFETY: room for as many bytes.
+    let read = unsafe { libc::recv(fd, bytes.as_mut_ptr().cast(), 512, libc::MSG_DONTWAIT) };
+    usize::try_from(read).unwrap_or(0)
 }
 
 /// Whether the other end of a socket is closed everywhere.

@@ -5,10 +5,7 @@ use std::{
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
 };
 
-use crate::sys::{receive_byte, socket_pair};
-
-/// More calls than the kernel queues for a receiver that does not read.
-const MOST: usize = 512;
+use crate::sys::{receive_bytes, socket_pair};
 
 /// A socket pair of a claim on a GPU. Members hold the other end, and see at once when the service is gone.
 #[derive(Debug)]
@@ -32,8 +29,7 @@ impl Doorbell {
     /// Reads the calls that have arrived, and returns their number. Does not wait, and leaves calls that arrive faster
     /// than they are read.
     pub fn drain(&self) -> u32 {
-        let calls = (0..MOST).take_while(|_| receive_byte(self.own.as_raw_fd()));
-        u32::try_from(calls.count()).unwrap_or(u32::MAX)
+        u32::try_from(receive_bytes(self.own.as_raw_fd())).unwrap_or(u32::MAX)
     }
 }
 
