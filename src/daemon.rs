@@ -44,6 +44,7 @@ mod launch;
 mod lazy;
 mod lease;
 mod levers;
+pub(crate) mod line;
 mod live;
 mod lock;
 mod manager;

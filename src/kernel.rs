@@ -11,3 +11,11 @@ pub mod seen;
 pub mod servers;
 pub mod spec;
 mod web;
+
+/// The connection file in the arguments of a kernel: the last word that ends in `.json`, or its value.
+pub(crate) fn connection_file<W: AsRef<std::ffi::OsStr>>(words: &[W]) -> Option<&str> {
+    let words = words.iter().rev().filter_map(|word| word.as_ref().to_str());
+    words
+        .map(|word| word.rsplit_once('=').map_or(word, |(_, value)| value))
+        .find(|word| word.ends_with(".json"))
+}

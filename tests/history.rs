@@ -481,7 +481,7 @@ fn every_field_of_a_record_is_what_the_run_was_and_did() {
         ("program", json!("raw_client")),
         ("script", json!("raw_client")),
         ("numbers", json!([["batch-size", 32.0]])),
-        ("notebook", json!("/home/ada/vit/vit.ipynb")),
+        ("notebook", json!("vit.ipynb")),
         ("gpu_model", json!(model)),
         ("gpus", json!(1)),
         ("asked_mem", json!(8 * GIB)),

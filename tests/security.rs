@@ -682,7 +682,7 @@ fn hostile_texts_of_every_kind_are_shown_plain() {
         for more in [
             serde_json::json!({"name": kind}),
             serde_json::json!({"command": [kind, "-m", kind]}),
-            serde_json::json!({"cwd": format!("/tmp/{kind}"), "command": ["python", format!("{kind}.py")]}),
+            serde_json::json!({"command": ["python", format!("{kind}.py")]}),
             serde_json::json!({"models": [kind]}),
             serde_json::json!({"project": kind}),
             serde_json::json!({"lazy": true, "command": ["k"], "kernel": {"id": kind, "connection": format!("/tmp/{kind}")}}),
@@ -1286,9 +1286,94 @@ fn others_see_the_program_and_its_script_but_no_further_arguments() {
     let _ = child.kill();
     let _ = child.wait();
     assert!(seen.contains("\"sh\""), "{seen}");
-    for word in ["SECRET123", "private-rate", "\"cwd\": \"/"] {
+    for word in ["SECRET123", "private-rate"] {
         assert!(!seen.contains(word), "{word}: {seen}");
     }
+}
+
+/// Files below a path in which one of these words stands.
+fn files_with(path: &Path, words: &[&str]) -> Vec<String> {
+    let kind = path.symlink_metadata().expect("is there").file_type();
+    if kind.is_dir() {
+        let entries = path.read_dir().expect("read").flatten();
+        return entries.flat_map(|e| files_with(&e.path(), words)).collect();
+    }
+    let bytes = std::fs::read(path).ok().filter(|_| kind.is_file());
+    let text = bytes.map(|b| String::from_utf8_lossy(&b).into_owned());
+    let has = |word: &&&str| text.as_ref().is_some_and(|text| text.contains(**word));
+    let found = words.iter().find(has);
+    found
+        .map(|word| format!("{word}: {}", path.display()))
+        .into_iter()
+        .collect()
+}
+
+#[test]
+fn no_command_line_and_no_directory_is_on_disk() {
+    let mut station = station_with(|o| o.gpus.truncate(1));
+    let home = tempfile::Builder::new().prefix("secret-dir").tempdir();
+    let home = home.expect("made");
+    let connection = home.path().join("kernel-0b1c.json");
+    let kernel = format!("cat; : -f {}", connection.display());
+    let starts: [(&str, &[&str]); 3] = [
+        (
+            "claim -q -g 0.5 -- sh -c",
+            &["cat; :", "--data=secret-word"],
+        ),
+        ("kernel exec -g 0.5 -- sh -c", &[&kernel]),
+        ("claim -q -g 1 -- ./train.sh secret-word --bs=3", &[]),
+    ];
+    let script = home.path().join("train.sh");
+    std::fs::write(&script, "#!/bin/sh\n").expect("written");
+    std::fs::set_permissions(&script, PermissionsExt::from_mode(0o755)).expect("set");
+    let mut running = Vec::new();
+    for (n, (start, words)) in starts.iter().enumerate() {
+        let mut command = station.command();
+        command.args(start.split(' ')).args(*words);
+        command.current_dir(home.path()).stdin(Stdio::piped());
+        running.push(command.spawn().expect("starts"));
+        until("it runs or waits", SOON, || {
+            let seen = station.snapshot().ok()?;
+            (seen.claims.len() + seen.queue.len() > n).then_some(())
+        });
+    }
+    let shown = |station: &Station| {
+        until("all are shown", SOON, || {
+            let seen = station.snapshot().ok()?;
+            let all = seen.claims.len() == 2 && seen.queue.len() == 1;
+            let lines = seen.claims.iter().map(|c| c.command.join(" "));
+            let waits = seen.queue.iter().map(|q| q.what.clone());
+            all.then(|| lines.chain(waits).collect::<Vec<String>>())
+        })
+    };
+    let words = ["secret-word", "secret-dir"];
+    let hidden = |station: &Station, when: &str| {
+        let own = ["state", "run", "gshared.log"].map(|part| station.dir().join(part));
+        let found: Vec<String> = own
+            .iter()
+            .flat_map(|part| files_with(part, &words))
+            .collect();
+        assert!(found.is_empty(), "{when}: {found:?}");
+    };
+    let before = shown(&station);
+    assert!(
+        before.iter().all(|line| line.contains("secret")),
+        "{before:?}"
+    );
+    hidden(&station, "while they run and wait");
+    support::restart(&mut station, Signal::SIGKILL);
+    assert_eq!(
+        shown(&station),
+        before,
+        "their owner sees the same as before"
+    );
+    hidden(&station, "after a restart");
+    for child in &mut running {
+        end([child]);
+    }
+    all_ended(&station);
+    support::restart(&mut station, Signal::SIGTERM);
+    hidden(&station, "after their end");
 }
 
 #[test]

@@ -316,10 +316,6 @@ fn spec(size: &SizeArgs, defaults: &ProjectDefaults) -> ClaimSpec {
         mode: size.mode.map(|m| m.name().to_owned()).map(Into::into),
         movable: (size.movable || size.no_movable).then_some(!size.no_movable),
         wait,
-        cwd: std::env::current_dir()
-            .ok()
-            .map(|d| d.to_string_lossy().into_owned())
-            .map(Into::into),
         ..sized(gpus, &part)
     }
 }

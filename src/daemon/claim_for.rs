@@ -22,7 +22,6 @@ fn plain(spec: ClaimSpec, name: &str) -> ClaimSpec {
         name: Some(name.to_owned().into()),
         // The caller only makes the claim; its command is not recorded.
         command: Vec::new().into(),
-        cwd: None,
         kernel: None,
         lazy: false,
         auto: false,

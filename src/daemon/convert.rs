@@ -138,8 +138,7 @@ pub(crate) fn request(
             .filter(|n| !n.is_empty()),
         project: project(world, peer.uid, spec.project.as_deref())?,
         class: class.name().to_owned(),
-        command: spec.command.to_vec(),
-        cwd: spec.cwd.clone().map(String::from),
+        command: spec.command.to_vec().into(),
         // A held claim without a command has no process.
         process: (!spec.hold || !spec.command.is_empty()).then(|| record(process)),
         terms: TermsRecord {
@@ -155,7 +154,7 @@ pub(crate) fn request(
             lazy: None,
         },
         origin: OriginRecord {
-            kernel: spec.kernel.clone(),
+            kernel: spec.kernel.clone().map(Into::into),
             ..OriginRecord::default()
         },
         ..ClaimRecord::default()

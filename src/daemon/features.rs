@@ -122,10 +122,10 @@ mod tests {
     use std::time::Duration;
 
     use gshare_abi::host::SlotView;
-    use gshare_proto::KernelSpec;
 
     use super::*;
     use crate::daemon::fact::{Look, Tick};
+    use crate::daemon::journal::KernelRecord;
     use crate::daemon::world::scene::Scene;
     use crate::kernel::seen::Seen;
 
@@ -174,9 +174,9 @@ mod tests {
     #[test]
     fn nothing_is_kept_of_a_claim_that_has_ended() {
         let mut scene = Scene::of(1);
-        let kernel = KernelSpec {
+        let kernel = KernelRecord {
             id: "k".into(),
-            ..KernelSpec::default()
+            ..KernelRecord::default()
         };
         scene.claim(1, 0).record.origin.kernel = Some(kernel);
         let mut features = Features::default();

@@ -246,7 +246,7 @@ mod tests {
     /// This process on a GPU, as a member of a claim or without one.
     fn look(identity: &mut Identity, whose: Whose, servers: &[i32]) -> Scene {
         let mut scene = Scene::of(1);
-        scene.claim(1, 0).record.command = vec!["python3".into(), "train.py".into()];
+        scene.claim(1, 0).record.command = vec!["python3".into(), "train.py".into()].into();
         let pid = std::process::id().cast_signed();
         let process = GpuProcess {
             pid,

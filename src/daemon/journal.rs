@@ -27,7 +27,8 @@ pub(crate) use past::{Ended, ended_since, running};
 #[cfg(test)]
 pub(crate) use records::RunsRecord;
 pub(crate) use records::{
-    BehalfRecord, ClaimRecord, OriginRecord, ProcessRecord, SampleRecord, SliceRecord, TermsRecord,
+    BehalfRecord, ClaimRecord, KernelRecord, OriginRecord, ProcessRecord, SampleRecord,
+    SliceRecord, TermsRecord,
 };
 
 /// File name in the state directory.
@@ -138,6 +139,11 @@ impl Journal {
         lay_out(&db).map_err(failed)?;
         db.pragma_update(None, "user_version", FORMAT)
             .map_err(failed)?;
+        older::tend_copy(path);
+        // On a full disk the next start does it.
+        if let Err(error) = older::forget_lines(&mut db) {
+            tracing::warn!(%error, "the journal still has command lines that an older version stored");
+        }
         let mut journal = over(db, None);
         journal.ended = Budget::of(&journal.db, &past::ENDED)?;
         journal.events = Budget::of(&journal.db, &past::EVENTS)?;
@@ -425,7 +431,7 @@ pub(super) mod tests {
             name: Some("n".into()),
             project: "p".into(),
             class: "batch".into(),
-            command: vec!["true".into()],
+            command: vec!["true".into()].into(),
             granted_ms: 5,
             process: Some(ProcessRecord {
                 pid: 1,

@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use gshare_core::ClaimId;
 use gshare_core::machine::Now;
-use gshare_proto::KernelSpec;
 
 use super::command::{Command, EndCommand};
 use super::fact::Fact;
+use super::journal::KernelRecord;
 use super::live::Live;
 use super::world::World;
 
@@ -56,9 +56,11 @@ impl Kernels {
                     if ago(gap.since) >= world.config.claims.kernel_grace {
                         let cause = "its kernel was not started again".into();
                         out.push(Command::Ends(EndCommand::End { id, cause }));
-                    } else if gap.looking.is_none_or(|since| ago(since) >= LOST) {
+                    } else if gap.looking.is_none_or(|since| ago(since) >= LOST)
+                        && kernel.connection.is_absolute()
+                    {
                         gap.looking = Some(now);
-                        let path = kernel.connection.as_str().into();
+                        let path = kernel.connection.clone();
                         out.push(Command::LookFor(id, live.record.uid, path));
                     }
                 }
@@ -69,7 +71,7 @@ impl Kernels {
 }
 
 /// The kernel that a claim waits to see replaced.
-fn awaited(live: &Live) -> Option<&KernelSpec> {
+fn awaited(live: &Live) -> Option<&KernelRecord> {
     let waits = !live.command_alive && live.stays_without_command();
     live.record.origin.kernel.as_ref().filter(|_| waits)
 }
@@ -82,8 +84,15 @@ mod tests {
 
     /// Commands after these facts, each this many seconds after the start; at 3 s another kernel starts.
     fn done(facts: Vec<(u64, Fact)>) -> Vec<String> {
+        done_of("/run/kernel-k.json", facts)
+    }
+
+    fn done_of(path: &str, facts: Vec<(u64, Fact)>) -> Vec<String> {
         let mut scene = Scene::of(1);
-        scene.claim(1, 0).record.origin.kernel = Some(KernelSpec::default());
+        scene.claim(1, 0).record.origin.kernel = Some(KernelRecord {
+            id: String::new(),
+            connection: path.into(),
+        });
         scene.config.claims.kernel_grace = Duration::from_secs(100);
         let (mut kernels, mut out) = (Kernels::default(), Vec::new());
         for (at, fact) in facts {
@@ -118,5 +127,7 @@ mod tests {
         assert_eq!(late, ["look", "look"], "the time begins anew");
         let lost = done(vec![tick(0), tick(44), tick(45), tick(9999)]);
         assert_eq!(lost, ["look", "look", "its kernel was not started again"]);
+        let unknown = done_of("", vec![tick(0), tick(44), tick(9999)]);
+        assert_eq!(unknown, ["its kernel was not started again"]);
     }
 }

@@ -47,7 +47,7 @@ pub(crate) fn lay_by(
 ) -> Vec<Command> {
     record.granted_ms = unix_ms();
     record.runs.strict = with.host.driver.strict.on;
-    record.terms.lazy = Some(Box::new(spec));
+    record.terms.ask_later(spec);
     let uid = record.uid;
     let mut done = Vec::new();
     match try_lay_by(with, id, peer, record) {
@@ -91,12 +91,12 @@ pub(crate) fn kernel_again(
         let known = live.record.origin.kernel.as_ref();
         live.record.uid == peer.uid
             && live.ending.is_none()
-            && known.is_some_and(|k| k.id == kernel.id)
+            && known.is_some_and(|k| *k.id == *kernel.id)
     };
     let (&id, live) = with.claims.iter().find(|(_, live)| of_it(live))?;
     let (mut record, alive) = (live.record.clone(), live.command_alive);
     record.process = peer.process.map(convert::record);
-    record.origin.kernel = Some(kernel.clone());
+    record.origin.kernel = Some(kernel.clone().into());
     let adopted = grant::adopt_command(with, id, peer);
     let adopted = adopted.and_then(|()| Ok(with.journal.put(&record)?));
     let live = with.claims.get_mut(&id)?;

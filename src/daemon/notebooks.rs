@@ -101,7 +101,7 @@ impl Notebooks {
         let own = world.claims.iter().filter(|(_, l)| l.record.uid == uid);
         for (id, live) in own {
             let kernel = live.record.origin.kernel.as_ref();
-            let Some(seen) = kernel.and_then(|k| all.iter().find(|s| s.id == k.id)) else {
+            let Some(seen) = kernel.and_then(|k| all.iter().find(|s| s.id == *k.id)) else {
                 continue;
             };
             let mut seen = seen.clone();
@@ -162,10 +162,8 @@ impl Notebooks {
 
 #[cfg(test)]
 mod tests {
-    use gshare_proto::KernelSpec;
-
     use super::*;
-    use crate::daemon::journal::ProcessRecord;
+    use crate::daemon::journal::{KernelRecord, ProcessRecord};
     use crate::daemon::world::scene::Scene;
 
     /// A claim of user 7 that is a kernel.
@@ -173,9 +171,9 @@ mod tests {
         let mut scene = Scene::of(1);
         let record = &mut scene.claim(1, 0).record;
         record.uid = 7;
-        record.origin.kernel = Some(KernelSpec {
+        record.origin.kernel = Some(KernelRecord {
             id: "k".into(),
-            ..KernelSpec::default()
+            ..KernelRecord::default()
         });
         record.process = Some(ProcessRecord {
             pid: 3,

@@ -389,7 +389,9 @@ fn face_of(id: ClaimId, record: &ClaimRecord, identity: &Identity) -> ClaimFace 
         project: record.project.clone(),
         // Visible to other users.
         what: convert::what_in(&containers, name, &figures::program(&record.command)),
-        notebook: identity.notebook.clone().map(|n| (n.value, n.source)),
+        notebook: (identity.notebook.as_ref())
+            .zip(identity::notebook_name(identity))
+            .map(|(named, name)| (name.to_owned(), named.source.clone())),
         private: record.is_private(),
     }
 }

@@ -34,6 +34,7 @@ use super::whose::{members_of, moved_out, roots};
 use super::world::World;
 use super::{container, convert, gpus, grant, mps, off};
 use crate::clock::unix_ms;
+use crate::kernel::connection_file;
 
 /// Longest search for a claim's page in its members, which may be slow on purpose; for one claim, for all claims of
 /// one user, and for all: the service starts in time whatever the members do.
@@ -76,7 +77,9 @@ pub(crate) struct Journaled {
 
 /// Reads the journal's claims. After a boot those that were held have ended.
 pub(crate) fn read(with: &mut Effects) -> anyhow::Result<Journaled> {
-    let found = with.journal.claims(unix_ms())?;
+    let mut found = with.journal.claims(unix_ms())?;
+    found.held.iter_mut().for_each(read_again);
+    found.waiting.iter_mut().for_each(read_again);
     let mut told = Vec::new();
     for id in &found.unread {
         let id = ClaimId(*id);
@@ -117,6 +120,24 @@ pub(crate) fn read(with: &mut Effects) -> anyhow::Result<Journaled> {
         rebooted,
         boot,
     })
+}
+
+/// The journal has neither the command line nor the path of a kernel: a claim's living process has them.
+fn read_again(record: &mut ClaimRecord) {
+    let Some(process) = record.process.map(convert::key) else {
+        return;
+    };
+    let words = convert::command_line(process.pid);
+    let dir = std::fs::read_link(format!("/proc/{}/cwd", process.pid)).unwrap_or_default();
+    if proc::key(process.pid) != Some(process) {
+        return;
+    }
+    record.command.read_again(&words);
+    if let Some(kernel) = &mut record.origin.kernel
+        && let Some(path) = connection_file(&words)
+    {
+        kernel.connection = dir.join(path);
+    }
 }
 
 /// Restores the queue in the core, once all held claims are restored.

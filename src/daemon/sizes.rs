@@ -23,6 +23,7 @@ use super::history::say::{self, Facts};
 use super::history::worker::{Order, Question, SizeAsk, Sized};
 use super::history::{History, Seen, no_history};
 use super::journal::ClaimRecord;
+use super::line;
 use super::live::Live;
 use super::peer::Peer;
 use super::settings::Settings;
@@ -30,6 +31,7 @@ use super::tracks::RunTrack;
 use super::tracks::Sizes;
 use super::world::World;
 use crate::clock::unix_ms;
+use crate::identity;
 use gshare_core::Request;
 use gshare_core::Size;
 use gshare_core::machine::Caller;
@@ -53,7 +55,7 @@ impl Sizes {
         self.asking.insert(peer.conn);
         let ask = SizeAsk {
             whose: config.whose_runs(peer.uid),
-            shape: Shape::of(&spec.command),
+            shape: line::key(&spec.command),
             sized: Box::new(Sized {
                 peer,
                 spec,
@@ -130,12 +132,13 @@ impl Sizes {
             return;
         }
         // After the end of the command it is no longer known.
-        let notebook = features.identity_of(id, live).notebook;
+        let identity = features.identity_of(id, live);
+        let notebook = identity::notebook_name(&identity).map(str::to_owned);
         let track = self.runs.entry(id).or_insert_with(|| RunTrack::new(follow));
-        track.notebook = notebook.map(|n| n.value).or(track.notebook.take());
+        track.notebook = notebook.or(track.notebook.take());
         track.look(&seen.parts, throttled, seen.held_back_ms.is_some());
         if !track.asked {
-            let (shape, uid) = (Shape::of(&live.record.command), live.record.uid);
+            let (shape, uid) = (live.record.command.key().clone(), live.record.uid);
             let gpus = live.record.slices.len() as u32;
             let asked = self.ask_runs(world.config, history, id, uid, shape, gpus);
             let track = self.runs.get_mut(&id);
@@ -153,7 +156,7 @@ impl Sizes {
         gpus: u32,
     ) {
         if !record.command.is_empty() {
-            let shape = Shape::of(&record.command);
+            let shape = record.command.key().clone();
             self.ask_runs(config, history, id, record.uid, shape, gpus);
         }
     }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use gshare_core::ClaimId;
 use gshare_core::machine::{Action, Claimable, Expected};
-use gshare_core::predict::{Busy, Phase, Place, Shape, Track, phases};
+use gshare_core::predict::{Busy, Phase, Place, Track, phases};
 use gshare_proto::{ClaimGpu, Figure};
 
 use super::connection::ConnId;
@@ -233,7 +233,7 @@ impl RunTrack {
             uid: claim.uid,
             project: claim.project.clone(),
             class: claim.class.clone(),
-            shape: Shape::of(&claim.command),
+            shape: claim.command.key().clone(),
             asked: AskedByRun {
                 gpu_model: model.to_owned(),
                 gpus: gpus as u32,

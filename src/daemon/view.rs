@@ -372,7 +372,7 @@ fn claim_view(known: &State<'_>, id: ClaimId, live: &Live, shown: &Shown) -> Cla
             &record.command,
         ),
         containers,
-        command: record.command.clone(),
+        command: record.command.to_vec(),
         pid: record
             .process
             .filter(|_| live.command_alive)

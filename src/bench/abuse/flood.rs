@@ -88,7 +88,7 @@ fn questions(n: u64) -> Value {
 /// A claim with the longest texts that a client may send.
 fn large(n: u64, more: &Value) -> Value {
     let mut claim = json!({
-        "op": "claim", "name": format!("{n}{}", "n".repeat(56)), "cwd": "/w".repeat(500),
+        "op": "claim", "name": format!("{n}{}", "n".repeat(56)),
         "command": vec!["x".repeat(255); 64], "models": [""], "wait": "forever",
     });
     if let (Some(claim), Some(more)) = (claim.as_object_mut(), more.as_object()) {

@@ -32,8 +32,8 @@ pub(super) fn fill(path: &Path, days: u64) -> anyhow::Result<u64> {
             class: "batch".to_owned(),
             command: ["python", "train.py", "--config", "configs/resnet50.yaml"]
                 .map(str::to_owned)
-                .to_vec(),
-            cwd: Some(format!("/home/user{user}/projects/vision")),
+                .to_vec()
+                .into(),
             granted_ms: at,
             process: Some(ProcessRecord {
                 pid: i32::try_from(1000 + n % 30_000).unwrap_or(1),

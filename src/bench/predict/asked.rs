@@ -2,7 +2,6 @@
 
 use std::time::Instant;
 
-use gshare_core::predict::Shape;
 use serde_json::{Value, json};
 
 use crate::bench::dice::Dice;
@@ -10,6 +9,7 @@ use crate::bench::say;
 use crate::bench::stats::Times;
 use crate::daemon::history::runs::{AskedByRun, EndOfRun, RunRecord, UsedByRun, Whose, put_runs};
 use crate::daemon::history::store::Store;
+use crate::daemon::line::key;
 
 const GOAL_MS: f64 = 20.0;
 
@@ -30,7 +30,7 @@ pub(super) fn run(quick: bool) -> anyhow::Result<Value> {
     };
     let mut records = Vec::new();
     for n in 0..many {
-        let shape = Shape::of(&command(&mut dice));
+        let shape = key(&command(&mut dice));
         let batch = shape.number("batch-size").unwrap_or(8.0);
         records.push(RunRecord {
             ended_ms: 1_700_000_000_000 + n * 1000,
@@ -63,7 +63,7 @@ pub(super) fn run(quick: bool) -> anyhow::Result<Value> {
             group: false,
             all: n % 2 == 0,
         };
-        let shape = Shape::of(&command(&mut dice));
+        let shape = key(&command(&mut dice));
         let begin = Instant::now();
         let told = store.told(&whose, &shape, 1)?;
         times.push(begin.elapsed().as_secs_f64() * 1000.0);

@@ -14,6 +14,7 @@ use super::super::args::kernel::ExecArgs;
 use super::super::claim::{granted, shown_command, sized};
 use super::super::failure::{self, Failure};
 use super::super::{Outcome, connect, exec, out};
+use crate::kernel::connection_file;
 
 /// Longest wait for the service. Jupyter waits a minute for a kernel; two seconds were too short for twenty at once
 /// on two processors.
@@ -39,10 +40,6 @@ fn claim(socket: Option<&Path>, args: &ExecArgs) -> Result<Granted, Failure> {
             Wait::Forever
         },
         command: shown_command(&args.command).into(),
-        cwd: std::env::current_dir()
-            .ok()
-            .map(|d| d.to_string_lossy().into_owned())
-            .map(Into::into),
         lazy: true,
         kernel: kernel_of(&args.command),
         ..sized(size.gpus, &size.part)
@@ -71,11 +68,7 @@ fn silent(error: ClientError) -> Failure {
 
 /// The kernel by its connection file, the word of the command that ends in `.json`: `kernel-<id>.json`.
 fn kernel_of(command: &[OsString]) -> Option<KernelSpec> {
-    let words = command.iter().rev().filter_map(|word| word.to_str());
-    let file = words
-        .map(|word| word.rsplit_once('=').map_or(word, |(_, value)| value))
-        .find(|word| word.ends_with(".json"))?;
-    let connection: PathBuf = std::path::absolute(file).ok()?;
+    let connection: PathBuf = std::path::absolute(connection_file(command)?).ok()?;
     let stem = connection.file_stem()?.to_str()?;
     let id = stem.strip_prefix("kernel-").unwrap_or(stem).to_owned();
     let connection = connection.to_str()?.into();

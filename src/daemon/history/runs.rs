@@ -14,7 +14,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 use serde::{Deserialize, Serialize};
 
 use super::store::Store;
-use crate::hash::sha256;
+use crate::daemon::line::hashed;
 
 /// Maximum number of records; the oldest are dropped.
 const MOST: i64 = 100_000;
@@ -45,7 +45,7 @@ pub(crate) struct RunRecord {
     pub(crate) uid: u32,
     pub(crate) project: String,
     pub(crate) class: String,
-    /// The command. Words of its arguments are kept only as hashes, to compare runs.
+    /// The key of its command.
     #[serde(flatten)]
     pub(crate) shape: Shape,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -132,14 +132,6 @@ impl RunRecord {
     }
 }
 
-/// The stored form of arguments, which are compared and never shown.
-fn kept(words: &str) -> String {
-    match words {
-        "" => String::new(),
-        words => sha256(words.as_bytes())[..16].to_owned(),
-    }
-}
-
 /// Whose runs may be used.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Whose {
@@ -212,10 +204,6 @@ impl Store {
 
     /// Experience from earlier runs.
     pub(crate) fn told(&self, whose: &Whose, shape: &Shape, gpus: u32) -> rusqlite::Result<Told> {
-        let shape = &Shape {
-            words: kept(&shape.words),
-            ..shape.clone()
-        };
         let own = self.list(
             "uid = ?1 AND script = ?2",
             &[&whose.uid, &shape.script],
@@ -292,8 +280,7 @@ impl Store {
 
     /// Stores a run, with the prediction that would have been made.
     pub(crate) fn add_run(&mut self, mut record: RunRecord, whose: &Whose) -> rusqlite::Result<()> {
-        let shape = record.shape.clone();
-        let told = self.told(whose, &shape, record.asked.gpus)?;
+        let told = self.told(whose, &record.shape, record.asked.gpus)?;
         let mut kind = None;
         if let Some(said) = told.estimate.filter(|_| record.used.peak > 0) {
             record.level = Some(said.level.name().to_owned());
@@ -305,7 +292,6 @@ impl Store {
                     .execute([run.cast_signed()])?;
             }
         }
-        record.shape.words = kept(&record.shape.words);
         let text = serde_json::to_string(&record).unwrap_or_default();
         self.db.prepare_cached(
             "INSERT INTO run (ended_ms, uid, script, gpus, seconds, kind, score, record) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
@@ -355,7 +341,7 @@ pub(super) fn forget_words(store: &mut Store) -> rusqlite::Result<()> {
         for id in ids {
             let mut found = store.list("id = ?1", &[&id], 1)?;
             if let Some(record) = found.first_mut() {
-                record.shape.words = kept(&record.shape.words);
+                record.shape.words = hashed(&record.shape.words);
             }
             // Skip a record that cannot be read.
             let text = found.first().and_then(|r| serde_json::to_string(r).ok());
@@ -371,14 +357,31 @@ pub(super) fn forget_words(store: &mut Store) -> rusqlite::Result<()> {
     })
 }
 
+/// Earlier versions kept the paths of notebooks.
+pub(super) fn forget_paths(store: &mut Store) -> rusqlite::Result<()> {
+    store.in_transaction(|store| {
+        let first = "INSERT OR IGNORE INTO meta (key, value) VALUES ('paths', 1)";
+        if store.db.execute(first, [])? == 0 {
+            return Ok(());
+        }
+        store.db.execute_batch(
+            "PRAGMA secure_delete = 1;
+             UPDATE face SET notebook = replace(notebook, rtrim(notebook, replace(notebook, '/', '')), '')
+             WHERE notebook LIKE '%/%';
+             UPDATE run SET record = json_set(record, '$.notebook', replace(record ->> 'notebook',
+                 rtrim(record ->> 'notebook', replace(record ->> 'notebook', '/', '')), ''))
+             WHERE json_valid(record) AND record ->> 'notebook' LIKE '%/%';
+             PRAGMA secure_delete = 0;",
+        )
+    })
+}
+
 /// Inserts records unchanged, for benchmarks.
 #[cfg(feature = "lab")]
 pub(crate) fn put_runs(store: &Store, records: &[RunRecord]) -> rusqlite::Result<()> {
     store.db.execute_batch("BEGIN")?;
     for record in records {
-        let mut hidden = record.clone();
-        hidden.shape.words = kept(&record.shape.words);
-        let text = serde_json::to_string(&hidden).unwrap_or_default();
+        let text = serde_json::to_string(record).unwrap_or_default();
         store.db.prepare_cached(
             "INSERT INTO run (ended_ms, uid, script, gpus, seconds, kind, score, record) VALUES (?1, ?2, ?3, ?4, ?5, 1, 0.5, ?6)",
         )?

@@ -11,6 +11,7 @@ use gshare_proto::Suggestion;
 use gshare_proto::figures::percent_of as percent;
 
 use super::runs::{RunRecord, Told};
+use crate::daemon::line::Line;
 
 /// Sizes are multiples of this.
 pub(crate) const STEP: u64 = 256 << 20;
@@ -47,7 +48,7 @@ pub(crate) struct Facts {
 #[derive(Clone, Debug)]
 pub(crate) struct Running {
     pub(crate) id: String,
-    pub(crate) command: Vec<String>,
+    pub(crate) command: Line,
     pub(crate) asked_mem: u64,
     pub(crate) asked_sm: f64,
     pub(crate) gpus: u32,

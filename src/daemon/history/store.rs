@@ -304,6 +304,7 @@ impl Store {
             insert,
         };
         super::runs::forget_words(&mut store)?;
+        super::runs::forget_paths(&mut store)?;
         Ok(store)
     }
 

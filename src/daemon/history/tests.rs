@@ -460,6 +460,7 @@ fn of_arguments_only_numbers_are_kept() {
     let words = "data=secret.bin";
     let run = RunRecord {
         uid: 7,
+        notebook: Some("/home/secret/vit.ipynb".to_owned()),
         shape: Shape {
             script: "train.py".into(),
             words: words.into(),
@@ -482,11 +483,19 @@ fn of_arguments_only_numbers_are_kept() {
     store.db.execute(sql, [old]).unwrap();
     store
         .db
-        .execute("DELETE FROM meta WHERE key = 'words'", [])
+        .execute("DELETE FROM meta WHERE key IN ('words', 'paths')", [])
         .unwrap();
     drop(store);
     store = open(&dir);
-    let shape = run.shape.clone();
+    let shape = Shape {
+        words: crate::daemon::line::hashed(words),
+        ..run.shape.clone()
+    };
+    let run = RunRecord {
+        shape: shape.clone(),
+        notebook: None,
+        ..run
+    };
     store.add_run(run, &Whose::default()).unwrap();
     assert!(!text(&store).contains("secret"), "{}", text(&store));
     // Both count as runs of the same command.

@@ -20,6 +20,7 @@ use super::{say, sharing};
 use crate::clock::unix_ms;
 use crate::daemon::connection::{Sender, Turn};
 use crate::daemon::journal;
+use crate::daemon::line;
 use crate::daemon::names::Names;
 use crate::daemon::peer::Peer;
 use crate::daemon::played::Run;
@@ -423,13 +424,13 @@ fn suggest(store: &Store, question: &Question) -> Result<SuggestView, WireError>
         view.records = lines.filter_map(Result::ok).collect();
     } else if spec.running {
         for claim in &question.running {
-            let shape = Shape::of(&claim.command);
-            let told = store.told(whose, &shape, claim.gpus).map_err(failed)?;
+            let told = store.told(whose, claim.command.key(), claim.gpus);
+            let told = told.map_err(failed)?;
             view.suggestions.push(say::running(&told, facts, claim));
         }
     } else if !spec.command.is_empty() {
         let told = store
-            .told(whose, &Shape::of(&spec.command), 1)
+            .told(whose, &line::key(&spec.command), 1)
             .map_err(failed)?;
         view.suggestions
             .push(say::suggest(&told, facts, &spec.command));

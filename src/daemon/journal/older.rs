@@ -1,4 +1,5 @@
-//! Files of older versions: converted in one transaction, after the file was copied.
+//! Files of older versions: converted in one transaction, after the file was copied; and without the command lines and
+//! directories that they had.
 
 use std::path::{Path, PathBuf};
 
@@ -71,6 +72,58 @@ pub(super) fn convert(
     Ok(())
 }
 
+/// Reduces the records that have whole command lines, in a file of any format.
+pub(super) fn forget_lines(db: &mut Connection) -> Result<(), JournalError> {
+    db.pragma_update(None, "secure_delete", true)?;
+    let tx = db.transaction()?;
+    let mut changed = tx.execute(
+        "UPDATE meta SET value = json_remove(value, '$.waits')
+         WHERE key = 'machine' AND json_valid(value) AND json_type(value, '$.waits') IS NOT NULL",
+        [],
+    )?;
+    for table in ["claim", "ended"] {
+        let old = format!("SELECT id, record FROM {table} WHERE record NOT LIKE '%\"line\":%'");
+        let old: Vec<(i64, String)> = tx
+            .prepare(&old)?
+            .query_map([], |r| Ok((r.get(0)?, r.get(1)?)))?
+            .collect::<Result<_, _>>()?;
+        for (id, text) in old {
+            let Some(record) = bounded(&text) else {
+                continue;
+            };
+            changed += tx.execute(
+                &format!("UPDATE {table} SET record = ?2 WHERE id = ?1"),
+                params![id, serde_json::to_string(&record)?],
+            )?;
+        }
+    }
+    tx.commit()?;
+    if changed > 0 {
+        // Frames of the log still have the old pages.
+        db.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?;
+    }
+    Ok(db.pragma_update(None, "secure_delete", false)?)
+}
+
+/// The copy of a file of format 1 has no command lines either, and goes after as long as an ended claim in it.
+pub(super) fn tend_copy(path: &Path) {
+    let copy = copy_of(path);
+    let made = std::fs::metadata(&copy).and_then(|m| m.modified());
+    let Some(age) = made.ok().and_then(|made| made.elapsed().ok()) else {
+        return;
+    };
+    let tended = if age.as_millis() > KEPT_MS.into() {
+        std::fs::remove_file(&copy).map_err(|e| e.to_string())
+    } else {
+        let open = Connection::open(&copy).map_err(JournalError::from);
+        let done = open.and_then(|mut db| forget_lines(&mut db));
+        done.map_err(|e| e.to_string())
+    };
+    if let Err(error) = tended {
+        tracing::warn!(copy = %copy.display(), error, "the copy of the old journal still has command lines");
+    }
+}
+
 /// A record with its texts cut to the present bounds; `None` if it cannot be read.
 fn bounded(text: &str) -> Option<ClaimRecord> {
     let mut value: Value = serde_json::from_str(text).ok()?;
@@ -83,26 +136,18 @@ fn bounded(text: &str) -> Option<ClaimRecord> {
         }
     }
     let mut record: ClaimRecord = serde_json::from_value(value).ok()?;
-    record.command = CommandLine::of(&record.command).into_words();
+    record.command = CommandLine::of(&*record.command).into_words().into();
+    if let Some(spec) = record.terms.lazy.take() {
+        record.terms.ask_later(*spec);
+    }
     Some(record)
 }
 
 fn held(tx: &Transaction<'_>) -> Result<(), JournalError> {
-    let mut rows = tx.prepare("SELECT id, record FROM old_claim")?;
-    let rows: Vec<(i64, String)> = rows
-        .query_map([], |r| Ok((r.get(0)?, r.get(1)?)))?
-        .collect::<Result<_, _>>()?;
-    for (id, text) in rows {
-        // An unreadable record is reported when claims are restored.
-        let text = match bounded(&text) {
-            Some(record) => serde_json::to_string(&record)?,
-            None => text,
-        };
-        tx.execute(
-            "INSERT INTO claim (id, waits, format, record) VALUES (?1, 0, ?2, ?3)",
-            params![id, DOCUMENT, text],
-        )?;
-    }
+    tx.execute(
+        "INSERT INTO claim (id, waits, format, record) SELECT id, 0, ?1, record FROM old_claim",
+        [DOCUMENT],
+    )?;
     Ok(())
 }
 
@@ -110,10 +155,7 @@ fn ended(tx: &Transaction<'_>, newest: i64) -> Result<(), JournalError> {
     tx.execute(
         "INSERT INTO ended (id, uid, ended_ms, pid, start_ticks, uncapped, cause, peak_bytes, launches, format, record)
          SELECT id, uid, ended_ms, json_extract(record, '$.process.pid'), json_extract(record, '$.process.start_ticks'),
-             coalesce(json_extract(record, '$.uncapped'), 0), cause, peak_bytes, launches, ?2,
-             CASE WHEN length(record) > 8192
-             THEN json_set(json_remove(record, '$.lazy', '$.kernel', '$.cwd'), '$.command', json_array())
-             ELSE json_remove(record, '$.lazy') END
+             coalesce(json_extract(record, '$.uncapped'), 0), cause, peak_bytes, launches, ?2, record
          FROM old_ended WHERE ended_ms >= ?1 AND json_valid(record)",
         params![newest - signed(KEPT_MS), DOCUMENT],
     )?;
@@ -188,9 +230,21 @@ mod tests {
     use std::os::unix::process::ExitStatusExt;
     use std::process::Command;
 
-    use super::super::Journal;
     use super::super::tests::claim;
+    use super::super::{Journal, KernelRecord};
     use super::*;
+
+    /// What is left of the command, the directory and the kernel of a claim in such a file.
+    fn reduced(id: u64) -> ClaimRecord {
+        let mut record = claim(id);
+        record.command = vec!["true".to_owned(), "SECRET".to_owned()].into();
+        record.origin.kernel = Some(KernelRecord {
+            id: "k".to_owned(),
+            ..KernelRecord::default()
+        });
+        record.terms.lazy = Some(Box::default());
+        record
+    }
 
     /// A file of format 1: a held claim, a damaged one, an ended one with a text that is too long, events, and a
     /// waiting claim.
@@ -207,21 +261,30 @@ mod tests {
              PRAGMA user_version = 1;",
         )
         .unwrap();
-        let text = |record: &ClaimRecord| serde_json::to_string(record).unwrap();
+        let text = |id| {
+            let mut old = serde_json::to_value(reduced(id)).unwrap();
+            let fields = old.as_object_mut().unwrap();
+            assert!(fields.remove("line").is_some() && fields.remove("shape").is_some());
+            old["command"] = serde_json::json!(["true", "SECRET"]);
+            old["cwd"] = "/SECRET".into();
+            old["kernel"]["connection"] = "/SECRET/kernel-k.json".into();
+            old["lazy"]["command"] = serde_json::json!(["true", "SECRET"]);
+            old
+        };
         let put = "INSERT INTO claim VALUES (?1, ?2)";
-        db.execute(put, params![1, text(&claim(1))]).unwrap();
+        db.execute(put, params![1, text(1).to_string()]).unwrap();
         db.execute(put, params![2, "{half"]).unwrap();
-        let long = text(&claim(3)).replace("\"true\"", &format!("\"{}\"", "x".repeat(100_000)));
+        let mut long = text(3);
+        long["command"] = serde_json::json!(["x".repeat(100_000)]);
         db.execute(
             "INSERT INTO ended VALUES (3, 1000, 5000, 'released', NULL, NULL, ?1)",
-            [long],
+            [long.to_string()],
         )
         .unwrap();
         db.execute("INSERT INTO event VALUES (4000, 3, 'granted')", [])
             .unwrap();
-        let waits = claim(9);
         let machine = serde_json::json!({
-            "gpus": [], "waits": {"9": serde_json::to_value(&waits).unwrap()},
+            "gpus": [], "waits": {"9": text(9)},
             "queue": [{"id": 9, "seq": 4}], "seq": 4,
         });
         db.execute(
@@ -234,8 +297,8 @@ mod tests {
     fn check(path: &Path, unread: &[u64]) {
         let mut j = Journal::open(path).unwrap();
         let found = j.claims(0).unwrap();
-        assert_eq!(found.held, [claim(1)]);
-        assert_eq!(found.waiting, [claim(9)]);
+        assert_eq!(found.held, [reduced(1)]);
+        assert_eq!(found.waiting, [reduced(9)]);
         assert_eq!(found.unread, unread);
         assert_eq!(j.next_id().0, 10);
         let process = claim(3).process.unwrap();
@@ -249,6 +312,11 @@ mod tests {
         assert_eq!(events, [(4000, 1000, "granted".to_owned())]);
         let machine = j.meta("machine").unwrap().unwrap();
         assert!(!machine.contains("waits"), "{machine}");
+        for file in std::fs::read_dir(path.parent().unwrap()).unwrap() {
+            let file = file.unwrap().path();
+            let bytes = std::fs::read(&file).unwrap();
+            assert!(!bytes.windows(6).any(|w| w == b"SECRET"), "{file:?}");
+        }
     }
 
     #[test]

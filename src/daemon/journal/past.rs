@@ -9,7 +9,6 @@ use rusqlite::{Connection, OptionalExtension, params};
 use super::file::{DOCUMENT, Journal, JournalError, signed};
 use super::records::ClaimRecord;
 use crate::clock::unix_ms;
-use crate::figures;
 
 pub(super) const SCHEMA: &str = "
 CREATE TABLE IF NOT EXISTS ended (
@@ -229,12 +228,8 @@ impl Journal {
         peak_bytes: Option<u64>,
         launches: Option<u64>,
     ) -> Result<(), JournalError> {
-        // Drop its request for later, and users' arguments and paths.
-        let mut claim = ClaimRecord {
-            command: figures::program(&claim.command),
-            cwd: None,
-            ..claim.clone()
-        };
+        let mut claim = claim.clone();
+        // Its request for later.
         claim.terms.lazy = None;
         let text = serde_json::to_string(&claim)?;
         let tx = self.db.transaction()?;
@@ -497,8 +492,7 @@ mod tests {
             "/data/patients",
         ];
         let record = ClaimRecord {
-            command: words.map(str::to_owned).to_vec(),
-            cwd: Some("/home/ada/secret".to_owned()),
+            command: words.map(str::to_owned).to_vec().into(),
             ..claim(1)
         };
         j.end(&record, 1, "released", None, None).unwrap();
@@ -547,7 +541,7 @@ mod tests {
         let other = ClaimRecord { uid: 1, ..claim(1) };
         j.end(&other, 1, "released", None, None).unwrap();
         let large = ClaimRecord {
-            command: vec!["x".repeat(4000)],
+            command: vec!["x".repeat(4000)].into(),
             ..claim(0)
         };
         for id in 2..4000 {

@@ -4,10 +4,11 @@ use gshare_config::Stage;
 use gshare_core::Held;
 use std::path::PathBuf;
 
-use gshare_proto::{ClaimSpec, KernelSpec, SignalSpec};
+use gshare_proto::{ClaimSpec, CommandLine, KernelSpec, SignalSpec};
 use serde::{Deserialize, Serialize};
 
 use super::holding::HoldingRecord;
+use crate::daemon::line::Line;
 
 /// A journaled part of a claim on one GPU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -51,10 +52,8 @@ pub(crate) struct ClaimRecord {
     pub(crate) project: String,
     /// Class.
     pub(crate) class: String,
-    /// Command line.
-    pub(crate) command: Vec<String>,
-    /// Working directory.
-    pub(crate) cwd: Option<String>,
+    #[serde(flatten)]
+    pub(crate) command: Line,
     /// Granted, Unix milliseconds.
     pub(crate) granted_ms: u64,
     /// The command; absent for a held claim without one.
@@ -107,6 +106,19 @@ pub(crate) struct TermsRecord {
     pub(crate) lazy: Option<Box<ClaimSpec>>,
 }
 
+impl TermsRecord {
+    /// Keeps the request for later, without what the record has already.
+    pub(crate) fn ask_later(&mut self, spec: ClaimSpec) {
+        // That it is a kernel gives it another memory limit.
+        let kernel = spec.kernel.map(|_| KernelSpec::default());
+        self.lazy = Some(Box::new(ClaimSpec {
+            command: CommandLine::default(),
+            kernel,
+            ..spec
+        }));
+    }
+}
+
 /// Origin of a claim that is not a command of `gshare claim`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct OriginRecord {
@@ -121,7 +133,7 @@ pub(crate) struct OriginRecord {
     pub(crate) place: Option<String>,
     /// The notebook kernel that is its command.
     #[serde(default)]
-    pub(crate) kernel: Option<KernelSpec>,
+    pub(crate) kernel: Option<KernelRecord>,
     /// Made by root for the processes below a cgroup that gshare does not own.
     #[serde(default)]
     pub(crate) behalf: Option<BehalfRecord>,
@@ -173,6 +185,25 @@ pub(crate) struct EndRecord {
     pub(crate) told: bool,
 }
 
+/// A Jupyter kernel.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct KernelRecord {
+    /// Its id, the same after restarts.
+    pub(crate) id: String,
+    /// Its connection file, in memory only. Unknown after a restart of the service while the kernel does not run.
+    #[serde(default, skip_serializing)]
+    pub(crate) connection: PathBuf,
+}
+
+impl From<KernelSpec> for KernelRecord {
+    fn from(spec: KernelSpec) -> Self {
+        Self {
+            id: spec.id.into(),
+            connection: PathBuf::from(String::from(spec.connection)),
+        }
+    }
+}
+
 /// Origin of a claim on behalf.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct BehalfRecord {
@@ -214,7 +245,6 @@ impl ClaimRecord {
                 r.project.clone(),
                 r.class.clone(),
                 r.command.clone(),
-                r.cwd.clone(),
                 r.terms.hold,
                 r.origin
                     .behalf

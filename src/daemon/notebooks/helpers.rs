@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::AsFd;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -51,10 +51,10 @@ impl Helpers {
                 continue;
             };
             let rights = live.command_alive.then(|| rights(live)).flatten();
-            let dir = Path::new(kernel.connection.as_str()).parent();
+            let dir = kernel.connection.parent();
             if let (Some(dir), Some(rights)) = (dir, rights) {
                 sought.entry(rights).or_default().push(Sought {
-                    id: kernel.id.to_string(),
+                    id: kernel.id.clone(),
                     dir: dir.to_owned(),
                     pid: process.pid,
                 });

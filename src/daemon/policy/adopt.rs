@@ -107,8 +107,6 @@ pub(crate) fn order(
 /// The default request: the process's memory on its GPUs.
 fn adopt_spec(pid: i32, mut spec: ClaimSpec, held: &Held) -> Result<ClaimSpec, WireError> {
     spec.command = convert::command_line(pid).into();
-    let cwd = std::fs::read_link(format!("/proc/{pid}/cwd")).ok();
-    spec.cwd = cwd.map(|dir| dir.display().to_string()).map(Into::into);
     spec.hold = false;
     if spec.gpu_ids.is_empty() {
         spec.gpu_ids = held.iter().map(|(g, _)| g.to_string()).collect();

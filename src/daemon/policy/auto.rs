@@ -63,7 +63,7 @@ fn begin(
         uid,
         project: convert::project(world, uid, None).ok()?,
         class: gshare_core::Class::default().name().to_owned(),
-        command: convert::command_line(process.pid),
+        command: convert::command_line(process.pid).into(),
         granted_ms: unix_ms(),
         process: Some(convert::record(process)),
         origin: OriginRecord {
@@ -190,7 +190,7 @@ fn auto_view(world: &World<'_>, features: &Features, id: ClaimId, auto: &AutoCla
         project: record.project.clone(),
         class: record.class.clone(),
         what: what.clone(),
-        command: record.command.clone(),
+        command: record.command.to_vec(),
         containers,
         pid: Some(pid),
         caps: Caps::None,

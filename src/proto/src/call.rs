@@ -93,9 +93,6 @@ pub struct ClaimSpec {
     /// The command line, for display.
     #[serde(default)]
     pub command: CommandLine,
-    /// Working directory, for display.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cwd: Option<Label<1024>>,
     /// `-g auto`: the service chooses the size, from earlier runs of the command.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub auto: bool,
