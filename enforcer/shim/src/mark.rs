@@ -15,14 +15,12 @@ use gshare_abi::{MARKS, Mark, STRIPES};
 
 /// Offset of the words from every thread's pointer, if it is the same for all threads; 0 before the first look, and if
 /// it differs.
-#[cfg(target_arch = "x86_64")]
 pub(crate) static WORDS: AtomicIsize = AtomicIsize::new(0);
 
 /// Looks whether the loader has put the words at the same offset from every thread's pointer. Then the descriptor holds
 /// that offset, and its function returns it; otherwise the function finds each thread's block, and the descriptor holds
 /// an address for it. In a program (the tests) the linker has put the offset itself in place of the descriptor's
 /// address.
-#[cfg(target_arch = "x86_64")]
 fn find_words() {
     let (given, descriptor): (isize, *const [isize; 2]);
     // SAFETY: as in `word`.
@@ -43,7 +41,6 @@ fn find_words() {
 }
 
 /// The calling thread's words: its hook, counted from 1; its number; its place, see [`PLACES`].
-#[cfg(target_arch = "x86_64")]
 #[inline]
 fn word() -> *mut u32 {
     let at: *mut u32;
@@ -74,7 +71,6 @@ fn word() -> *mut u32 {
     at
 }
 
-#[cfg(target_arch = "x86_64")]
 std::arch::global_asm!(
     ".pushsection .tbss.gshare_mark,\"awT\",@nobits",
     ".globl gshare_mark",
@@ -125,7 +121,6 @@ impl Drop for Ends {
             taken.1 &= !(1 << self.0);
         }
         // SAFETY: the thread's own word; the places stay mapped, and this one is still the thread's.
-        #[cfg(target_arch = "x86_64")]
         unsafe {
             word().add(2).write(0);
         }
@@ -136,7 +131,6 @@ impl Drop for Ends {
 #[cold]
 fn take_place() -> u32 {
     thread_local!(static ENDS: std::cell::RefCell<Option<Ends>> = const { std::cell::RefCell::new(None) });
-    #[cfg(target_arch = "x86_64")]
     find_words();
     let own = std::process::id();
     let mut taken = TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -159,7 +153,6 @@ fn take_place() -> u32 {
     (place + 1) * PLACE
 }
 
-#[cfg(target_arch = "x86_64")]
 #[inline]
 fn place(words: *mut u32) -> &'static AtomicU32 {
     // SAFETY: the thread's own words.
@@ -192,53 +185,37 @@ pub(crate) const fn kind(name: &str) -> u32 {
 }
 
 /// The place of the calling thread.
-#[cfg(target_arch = "x86_64")]
 pub(crate) fn own_place() -> &'static AtomicU32 {
     place(word())
 }
 
 /// Marks the calling thread as inside a hook during its lifetime.
 pub(crate) struct Inside {
-    #[cfg(target_arch = "x86_64")]
     words: *mut u32,
-    #[cfg(target_arch = "x86_64")]
     place: &'static AtomicU32,
 }
 
 impl Inside {
     #[inline]
     pub(crate) fn new(entry: u32, kind: u32) -> Self {
-        #[cfg(target_arch = "x86_64")]
-        {
-            let words = word();
-            let place = place(words);
-            // SAFETY: the thread's own word.
-            unsafe { words.write_volatile((entry + 1) | kind) };
-            place.store(entry + 1, Ordering::Relaxed);
-            // The service orders this store before later ones, see `gshare_abi::barrier`; the compiler must not reorder
-            // it.
-            std::sync::atomic::compiler_fence(Ordering::SeqCst);
-            Self { words, place }
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        {
-            let _ = (entry, kind);
-            Self {}
-        }
+        let words = word();
+        let place = place(words);
+        // SAFETY: the thread's own word.
+        unsafe { words.write_volatile((entry + 1) | kind) };
+        place.store(entry + 1, Ordering::Relaxed);
+        // The service orders this store before later ones, see `gshare_abi::barrier`; the compiler must not reorder it.
+        std::sync::atomic::compiler_fence(Ordering::SeqCst);
+        Self { words, place }
     }
 }
 
 /// Clears the calling thread's mark; returns what puts it back.
 pub(crate) fn step_out() -> impl Fn() + Copy {
-    #[cfg(target_arch = "x86_64")]
-    let (place, mark) = (own_place(), own_place().swap(0, Ordering::SeqCst));
-    move || {
-        #[cfg(target_arch = "x86_64")]
-        place.store(mark, Ordering::SeqCst);
-    }
+    let place = own_place();
+    let mark = place.swap(0, Ordering::SeqCst);
+    move || place.store(mark, Ordering::SeqCst)
 }
 
-#[cfg(target_arch = "x86_64")]
 impl Drop for Inside {
     #[inline]
     fn drop(&mut self) {
@@ -329,29 +306,16 @@ impl Thread {
 }
 
 /// The calling thread's hook, by its place in the table.
-#[cfg(target_arch = "x86_64")]
 pub(crate) fn entry() -> Option<u32> {
     // SAFETY: the thread's own word.
     unsafe { word().read_volatile() & !(PER_THREAD | COPIES) }.checked_sub(1)
 }
 
 /// Whether the calling thread is inside a function of this kind; `None` if unknown.
-#[cfg(target_arch = "x86_64")]
 fn is_of(kind: u32) -> Option<bool> {
     // SAFETY: the thread's own word.
     let word = unsafe { word().read_volatile() };
     (word != 0).then_some(word & kind != 0)
-}
-
-/// The calling thread's hook, by its place in the table.
-#[cfg(not(target_arch = "x86_64"))]
-pub(crate) fn entry() -> Option<u32> {
-    None
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-fn is_of(_kind: u32) -> Option<bool> {
-    None
 }
 
 /// Whether the calling thread's function uses the thread's default stream.
@@ -364,7 +328,6 @@ pub(crate) fn is_copy() -> bool {
     is_of(COPIES) == Some(true)
 }
 
-#[cfg(target_arch = "x86_64")]
 #[inline]
 fn thread() -> u32 {
     // SAFETY: the thread's own second word.
@@ -376,30 +339,12 @@ fn thread() -> u32 {
     }
 }
 
-#[cfg(target_arch = "x86_64")]
 fn set_number(number: u32) {
     // SAFETY: the thread's own second word.
     unsafe { word().add(1).write(number) };
 }
 
-#[cfg(not(target_arch = "x86_64"))]
-thread_local!(static NUMBER: std::cell::Cell<u32> = const { std::cell::Cell::new(0) });
-
-#[cfg(not(target_arch = "x86_64"))]
-#[inline]
-fn thread() -> u32 {
-    match NUMBER.get() {
-        0 => next_thread(),
-        number => number,
-    }
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-fn set_number(number: u32) {
-    NUMBER.set(number);
-}
-
-#[cfg(all(test, target_arch = "x86_64"))]
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::{cuda::NOT_FOUND, table::passed};

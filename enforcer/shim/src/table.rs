@@ -137,26 +137,8 @@ macro_rules! hooks {
 mod trampoline;
 
 /// Entry points without a hook.
-#[cfg(target_arch = "x86_64")]
 pub mod passed {
     include!(concat!(env!("OUT_DIR"), "/passed.rs"));
-}
-
-/// Architectures without trampolines: these names reach the driver through the dependency on it.
-#[cfg(not(target_arch = "x86_64"))]
-pub mod passed {
-    use std::{
-        ffi::{CStr, c_void},
-        sync::atomic::AtomicPtr,
-    };
-
-    /// All names with a trampoline.
-    pub const NAMES: &[&str] = &[];
-    pub(crate) static ORIGINALS: [AtomicPtr<c_void>; 0] = [];
-
-    pub(crate) fn rows() -> [(&'static CStr, *mut c_void); 0] {
-        []
-    }
 }
 
 hooks! {

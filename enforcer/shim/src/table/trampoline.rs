@@ -28,7 +28,6 @@ struct Resolved {
     place: *const AtomicU32,
 }
 
-#[cfg(target_arch = "x86_64")]
 extern "C" fn resolve(number: u32) -> Resolved {
     let entry = number & !(NEEDS_GPU | UNMARKED | FREE);
     let place = mark::own_place();
@@ -83,7 +82,6 @@ extern "C" fn refused() -> CuResult {
 
 /// Called with the entry's number in `eax` and all else unchanged; returns the function in `rax` and the place of the
 /// mark in `r11`.
-#[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]
 pub(crate) extern "C" fn slow() {
     std::arch::naked_asm!(
@@ -137,7 +135,6 @@ pub(crate) extern "C" fn slow() {
 /// `plain` checks the gate and jumps (an old loader's descriptor call may touch vector registers). All but `free` wait
 /// while the claim is detached. The wide ones copy sixteen words of the caller's stack: no entry has more arguments
 /// there, and every caller has that much stack above.
-#[cfg(target_arch = "x86_64")]
 macro_rules! trampoline {
     (ask $name:ident) => {
         trampoline!(@call $name, 0, ["cmpl $3, (%rax)", "jae 2f",], [], []);
@@ -254,7 +251,6 @@ macro_rules! trampoline {
     };
 }
 
-#[cfg(target_arch = "x86_64")]
 macro_rules! passed {
     ($($way:ident $name:ident)*) => {
         use std::{
