@@ -105,6 +105,8 @@ pub(crate) struct Helpers {
     pub(crate) device_attribute: Option<unsafe extern "C" fn(*mut i32, i32, Device) -> CuResult>,
     pub(crate) device_get_uuid: Option<unsafe extern "C" fn(*mut [u8; 16], Device) -> CuResult>,
     pub(crate) total_mem: Option<unsafe extern "C" fn(*mut usize, Device) -> CuResult>,
+    pub(crate) primary_retain: Option<unsafe extern "C" fn(*mut Handle, Device) -> CuResult>,
+    pub(crate) primary_release: Option<unsafe extern "C" fn(Device) -> CuResult>,
     pub(crate) primary_state: Option<unsafe extern "C" fn(Device, *mut u32, *mut i32) -> CuResult>,
     pub(crate) device_pool: Option<unsafe extern "C" fn(*mut Handle, Device) -> CuResult>,
     pub(crate) default_pool: Option<unsafe extern "C" fn(*mut Handle, Device) -> CuResult>,

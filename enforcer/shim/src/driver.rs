@@ -90,6 +90,8 @@ fn load() -> Loaded {
         device_attribute: helper!(c"cuDeviceGetAttribute"),
         device_get_uuid: helper!(c"cuDeviceGetUuid_v2", c"cuDeviceGetUuid"),
         total_mem: helper!(c"cuDeviceTotalMem_v2"),
+        primary_retain: helper!(c"cuDevicePrimaryCtxRetain"),
+        primary_release: helper!(c"cuDevicePrimaryCtxRelease_v2"),
         primary_state: helper!(c"cuDevicePrimaryCtxGetState"),
         device_pool: helper!(c"cuDeviceGetMemPool"),
         default_pool: helper!(c"cuDeviceGetDefaultMemPool"),

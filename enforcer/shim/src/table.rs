@@ -170,6 +170,10 @@ hooks! {
     hooks::context::primary_reset => (device: Device) {
         cuDevicePrimaryCtxReset, cuDevicePrimaryCtxReset_v2,
     }
+    hooks::context::green_create => (
+        green: *mut Handle, part: Handle, device: Device, flags: u32
+    ) { cuGreenCtxCreate }
+    hooks::context::green_destroy => (green: Handle) { cuGreenCtxDestroy }
     hooks::context::create => (context: *mut Handle, flags: u32, device: Device) {
         cuCtxCreate, cuCtxCreate_v2,
     }

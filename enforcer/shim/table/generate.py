@@ -56,7 +56,7 @@ FAMILIES = [
         r"|cuMipmappedArray(Create|Destroy)|cuGraphAddMemAllocNode|cuGraphInstantiate"
         r"|cuGraphUpload|cuGraphExecDestroy|cuDeviceGraphMemTrim",
     ),
-    ("context", r"cu(DevicePrimaryCtx(Retain|Release|Reset)|Ctx(Create|Destroy)|D3D\w*CtxCreate|GLCtxCreate|VDPAUCtxCreate)"),
+    ("context", r"cu(DevicePrimaryCtx(Retain|Release|Reset)|(Green)?Ctx(Create|Destroy)|D3D\w*CtxCreate|GLCtxCreate|VDPAUCtxCreate)"),
     ("view", r"cuDeviceTotalMem|cuMemGetInfo|cuDeviceGetCount|cuDeviceGet(_v\d)?$"),
     ("ask", ASK),
     ("work", r""),

@@ -283,6 +283,23 @@ fn after_the_last_release_of_a_primary_context_calls_get_the_drivers_code() {
     }
 }
 
+/// A green context retains the primary one of its device.
+#[test]
+fn a_green_context_is_charged_like_the_primary_one_that_it_keeps() {
+    let rig = Rig::new(1, 64 * MIB);
+    let mut client = rig.client();
+    client.begin(0);
+    client.must("release 0");
+    assert_eq!(rig.desk.charged(0), 0);
+    let green = client.must("green");
+    assert_eq!(rig.desk.charged(0), rig.overhead);
+    client.must("retain 0");
+    client.must("release 0");
+    assert_eq!(rig.desk.charged(0), rig.overhead, "it goes on");
+    client.must(&format!("green_destroy {green}"));
+    assert_eq!(rig.desk.charged(0), 0);
+}
+
 #[test]
 fn what_is_invalid_and_over_the_cap_gets_the_drivers_code() {
     let rig = Rig::new(1, 64 * MIB);

@@ -236,6 +236,53 @@ fn primary_end(
     result
 }
 
+/// A green context retains the primary one of its device.
+pub(crate) unsafe fn green_create(
+    original: unsafe extern "C" fn(*mut Handle, Handle, Device, u32) -> CuResult,
+    green: *mut Handle,
+    part: Handle,
+    device: Device,
+    flags: u32,
+) -> CuResult {
+    let known = || primary_exists(device) == Some(true);
+    charged(device, true, known, || {
+        // SAFETY: the caller's own arguments.
+        let result = unsafe { original(green, part, device, flags) };
+        let primary = (result == SUCCESS).then(|| primary_of(device));
+        (result, primary.flatten().unwrap_or(0))
+    })
+}
+
+/// The last green context of a device may have been the last reference to its primary one.
+pub(crate) unsafe fn green_destroy(
+    original: unsafe extern "C" fn(Handle) -> CuResult,
+    green: Handle,
+) -> CuResult {
+    // SAFETY: the caller's own argument.
+    let result = unsafe { original(green) };
+    process::with(|process| {
+        for (device, index) in process.devices() {
+            if let Some(context) = process.contexts.primary(index)
+                && primary_exists(device) == Some(false)
+            {
+                gate::forget_context(&process.gpus[index], context);
+                process.drop_context(context);
+            }
+        }
+    });
+    result
+}
+
+/// The primary context of a device on which one exists.
+fn primary_of(device: Device) -> Option<Handle> {
+    let (helpers, mut context) = (driver::helpers(), 0);
+    let (retain, release) = (helpers.primary_retain?, helpers.primary_release?);
+    // SAFETY: a valid place for the result; the reference is given back.
+    let code = unsafe { retain(&raw mut context, device) };
+    // SAFETY: as above.
+    (code == SUCCESS && unsafe { release(device) } == SUCCESS).then_some(context)
+}
+
 pub(crate) unsafe fn create(
     original: unsafe extern "C" fn(*mut Handle, u32, Device) -> CuResult,
     context: *mut Handle,

@@ -301,7 +301,7 @@ fn order(cuda: &Library, context: &mut usize, words: &[&str]) -> (i32, u64) {
         }
         "scribble" => scribble(),
         "stream" => call!(cuda, "cuStreamCreate", (to => *mut u64, 1 => u32)),
-        "green_stream" => {
+        "green" | "green_stream" => {
             let mut part = [0_u8; 144];
             let (mut desc, mut green) = (0_u64, 0_u64);
             let part = part.as_mut_ptr();
@@ -313,12 +313,16 @@ fn order(cuda: &Library, context: &mut usize, words: &[&str]) -> (i32, u64) {
                 call!(cuda, "cuGreenCtxCreate", (
                     &raw mut green => *mut u64, desc => u64, 0 => i32, 1 => u32
                 )),
-                call!(cuda, "cuGreenCtxStreamCreate", (
+            ];
+            out = green;
+            match codes.into_iter().find(|code| *code != 0) {
+                None if words[0] == "green_stream" => call!(cuda, "cuGreenCtxStreamCreate", (
                     to => *mut u64, green => u64, 1 => u32, 0 => i32
                 )),
-            ];
-            codes.into_iter().find(|code| *code != 0).unwrap_or(0)
+                code => code.unwrap_or(0),
+            }
         }
+        "green_destroy" => call!(cuda, "cuGreenCtxDestroy", (number(1) => u64)),
         "kernel" => kernel(cuda, &code(0), to),
         "slow_kernel" => kernel(cuda, &slow(number(1)), to),
         "device_runtime" => {
