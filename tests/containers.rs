@@ -42,31 +42,7 @@ impl Image {
             return None;
         }
         let dir = tempfile::tempdir().expect("a directory");
-        let client = support::example("raw_client");
-        let mut files: Vec<PathBuf> = libraries(&client);
-        files.extend(libraries(Path::new("/bin/cat")));
-        // Other libraries of the C library that a driver needs.
-        let libc = files.iter().find(|f| f.ends_with("libc.so.6")).cloned();
-        let beside = [
-            "libm.so.6",
-            "libdl.so.2",
-            "librt.so.1",
-            "libpthread.so.0",
-            "libgcc_s.so.1",
-        ];
-        let beside = beside.map(|name| libc.as_ref().map(|c| c.with_file_name(name)));
-        files.extend(beside.into_iter().flatten().filter(|f| f.exists()));
-        for file in &files {
-            let to = dir.path().join(file.strip_prefix("/").expect("absolute"));
-            std::fs::create_dir_all(to.parent().expect("a parent")).expect("made");
-            std::fs::copy(file, to).expect("copied");
-        }
-        for (from, to) in [
-            (client.as_path(), "raw_client"),
-            (Path::new("/bin/cat"), "cat"),
-        ] {
-            std::fs::copy(from, dir.path().join(to)).expect("copied");
-        }
+        fill(dir.path());
         change(dir.path());
         let tar = dir.path().with_extension("tar");
         let packed = Command::new("tar")
@@ -124,6 +100,35 @@ pub(crate) fn podman(args: &[&str]) -> Output {
         .args(args)
         .output()
         .expect("podman runs")
+}
+
+/// Puts the tests' client and `cat` into the directory of an image, with their libraries.
+pub(crate) fn fill(image: &Path) {
+    let client = support::example("raw_client");
+    let mut files: Vec<PathBuf> = libraries(&client);
+    files.extend(libraries(Path::new("/bin/cat")));
+    // Other libraries of the C library that a driver needs.
+    let libc = files.iter().find(|f| f.ends_with("libc.so.6")).cloned();
+    let beside = [
+        "libm.so.6",
+        "libdl.so.2",
+        "librt.so.1",
+        "libpthread.so.0",
+        "libgcc_s.so.1",
+    ];
+    let beside = beside.map(|name| libc.as_ref().map(|c| c.with_file_name(name)));
+    files.extend(beside.into_iter().flatten().filter(|f| f.exists()));
+    for file in &files {
+        let to = image.join(file.strip_prefix("/").expect("absolute"));
+        std::fs::create_dir_all(to.parent().expect("a parent")).expect("made");
+        std::fs::copy(file, to).expect("copied");
+    }
+    for (from, to) in [
+        (client.as_path(), "raw_client"),
+        (Path::new("/bin/cat"), "cat"),
+    ] {
+        support::copy_program(from, image.join(to));
+    }
 }
 
 /// The shared objects of a program, its loader among them.
@@ -449,44 +454,54 @@ fn a_container_that_was_made_before_is_held_where_a_claim_starts_it() {
     }
 }
 
-/// Apptainer, as a user without rights, with the flag that would bring the machine's driver along. It opens device
-/// nodes only below `/dev`, so the simulated driver's are moved there.
-#[test]
-fn apptainer_is_held_in_a_claim() {
+/// An image of apptainer, `image` in the directory. Prints why it skips if there is no apptainer.
+pub(crate) fn apptainer(test: &str) -> Option<tempfile::TempDir> {
     let version = Command::new("apptainer").arg("--version").output();
+    if !root(test) {
+        return None;
+    }
     if !version.is_ok_and(|o| o.status.success()) {
-        println!("skipped: apptainer is not installed");
-        return;
+        println!("skipped: {test} needs apptainer");
+        return None;
     }
     let dir = tempfile::tempdir().expect("a directory");
-    let at = dir.path().join("image");
-    let copy = |from: &Path| {
-        for part in ["dev", "proc", "sys", "tmp", "etc", "var/tmp"] {
-            std::fs::create_dir_all(from.join(part)).expect("made");
-        }
-        let copied = Command::new("cp").arg("-a").arg(from).arg(&at).status();
-        assert!(copied.expect("cp runs").success());
-    };
-    let Some(_image) = Image::make_with("apptainer", &[], copy) else {
+    let image = dir.path().join("image");
+    for part in ["dev", "proc", "sys", "tmp", "etc", "var/tmp"] {
+        std::fs::create_dir_all(image.join(part)).expect("made");
+    }
+    fill(&image);
+    support::users::account("chmod", &["-R", "a+rX", &dir.path().display().to_string()]);
+    Some(dir)
+}
+
+/// Moves the simulated driver's nodes below `/dev`: apptainer opens no others.
+pub(crate) fn below_dev(station: &Station) -> tempfile::TempDir {
+    let mut nodes = tempfile::Builder::new();
+    let nodes = nodes.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o755));
+    let nodes = nodes.tempdir_in("/dev").expect("a directory");
+    let dev = station.sim_dir().join("dev");
+    let moved = Command::new("cp")
+        .arg("-a")
+        .arg(dev.join("."))
+        .arg(nodes.path())
+        .status();
+    assert!(moved.expect("cp runs").success());
+    std::fs::remove_dir_all(&dev).expect("removed");
+    std::os::unix::fs::symlink(nodes.path(), &dev).expect("linked");
+    nodes
+}
+
+/// Apptainer, as a user without rights, with the flag that would bring the machine's driver along.
+#[test]
+fn apptainer_is_held_in_a_claim() {
+    let Some(image) = apptainer("apptainer_is_held_in_a_claim") else {
         return;
     };
-    support::users::account("chmod", &["-R", "a+rX", &dir.path().display().to_string()]);
     let users = Users::some(1);
     let home = Home::new(&users);
     for strict in [false, true] {
         let station = Tidied(support::station_with(|o| o.strict = strict));
-        let mut nodes = tempfile::Builder::new();
-        let nodes = nodes.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o755));
-        let nodes = nodes.tempdir_in("/dev").expect("a directory");
-        let dev = station.sim_dir().join("dev");
-        let moved = Command::new("cp")
-            .arg("-a")
-            .arg(dev.join("."))
-            .arg(nodes.path())
-            .status();
-        assert!(moved.expect("cp runs").success());
-        std::fs::remove_dir_all(&dev).expect("removed");
-        std::os::unix::fs::symlink(nodes.path(), &dev).expect("linked");
+        let nodes = below_dev(&station);
         let node = |name: &str| format!("--bind={0}/{name}:{0}/{name}:rw", nodes.path().display());
         // As gshare does for nodes that have their usual names.
         let contained = [
@@ -499,7 +514,7 @@ fn apptainer_is_held_in_a_claim() {
         for more in [&[][..], &contained] {
             let mut command = in_claim(&station);
             command.args(["apptainer", "-s", "exec", "--nv"]).args(more);
-            command.arg(&at).arg("/raw_client");
+            command.arg(image.path().join("image")).arg("/raw_client");
             command
                 .env("HOME", home.0.path())
                 .current_dir(home.0.path());

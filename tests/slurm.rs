@@ -3,6 +3,9 @@
 
 use crate::support;
 
+mod accounts;
+mod node;
+
 use std::collections::BTreeMap;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -36,6 +39,8 @@ enum How {
     Plain,
     /// As `Cgroups`, with strict limits.
     Strict,
+    /// Memory limited by cgroups, of version 1 if there are such, and accounts in slurmdbd.
+    Accounts,
 }
 
 /// A Slurm of one node with GPUs 2 and 3 of a workstation of four.
@@ -47,6 +52,8 @@ struct Slurm {
     before: BTreeMap<String, Vec<u8>>,
     /// munged, slurmctld, and slurmd of each node.
     daemons: Vec<Child>,
+    /// The database and slurmdbd.
+    behind: Vec<Child>,
     users: Users,
     station: Station,
     /// Another node, with a service of its own.
@@ -116,9 +123,8 @@ impl Slurm {
             .find(|l| l.starts_with("NodeName="))
             .expect("its line");
         let line = line.replace(&slurm.node, &node);
-        // Requeued jobs wait this long; the default is 120 s.
-        let conf = conf.replace("munge/socket", "munge/socket,cred_expire=10");
         write(&file, format!("{conf}\n{line} Port={}\n", free_port()));
+        slurm.requeue_soon("");
         support::users::account(
             "cp",
             &[
@@ -139,12 +145,25 @@ impl Slurm {
         Some(slurm)
     }
 
+    /// Lets requeued jobs wait for 10 s in place of 120 s.
+    fn requeue_soon(&self, more: &str) {
+        let file = self.dir.join("slurm.conf");
+        let conf = std::fs::read_to_string(&file).expect("UTF-8");
+        let conf = conf.replace("munge/socket", "munge/socket,cred_expire=10");
+        write(&file, format!("{conf}\n{more}"));
+    }
+
     fn make(test: &str, how: How) -> Option<Self> {
         if !root(test) {
             return None;
         }
         let programs = ["slurmctld", "slurmd", "srun", "munged", "cc"];
-        let missing = programs.into_iter().find(|program| !found(program));
+        let accounts = match how {
+            How::Accounts => &accounts::PROGRAMS[..],
+            _ => &[],
+        };
+        let mut programs = programs.iter().chain(accounts).copied();
+        let missing = programs.find(|program| !found(program));
         let missing = missing.or((!Path::new(HEADER).exists()).then_some(HEADER));
         if let Some(missing) = missing {
             println!("skipped: {test} needs Slurm: {missing} is not installed");
@@ -166,6 +185,7 @@ impl Slurm {
             how,
             before: BTreeMap::new(),
             daemons: Vec::new(),
+            behind: Vec::new(),
             users: Users::some(3),
             station,
             second: None,
@@ -176,6 +196,10 @@ impl Slurm {
 
     fn cgroups(&self) -> bool {
         self.how != How::Processes
+    }
+
+    fn is_version_1(&self) -> bool {
+        self.how == How::Accounts && accounts::is_version_1()
     }
 
     /// The output of `gshare slurm WORDS` for this site's files.
@@ -269,15 +293,20 @@ impl Slurm {
         write(&self.dir.join("gres.conf"), &gres);
         if self.cgroups() {
             let point = Mount::find().expect("mounted").point;
-            let constrain = if self.how == How::Devices {
-                "yes"
-            } else {
-                "no"
+            let constrain = match self.how {
+                How::Devices => "ConstrainDevices=yes",
+                How::Accounts => "ConstrainRAMSpace=yes",
+                _ => "ConstrainDevices=no",
             };
-            let own = format!(
-                "CgroupPlugin=cgroup/v2\nIgnoreSystemd=yes\nCgroupMountpoint={}\nConstrainDevices={constrain}\n",
-                point.display()
-            );
+            let version = if self.is_version_1() {
+                "v1".to_owned()
+            } else {
+                format!(
+                    "v2\nIgnoreSystemd=yes\nCgroupMountpoint={}",
+                    point.display()
+                )
+            };
+            let own = format!("CgroupPlugin=cgroup/{version}\n{constrain}\n");
             write(&self.dir.join("cgroup.conf"), own);
         }
         let host = nix::unistd::gethostname().expect("named");
@@ -288,7 +317,7 @@ impl Slurm {
             .unwrap_or_default()
             .to_owned();
         let tasks = match self.how {
-            How::Devices => "task/cgroup\nPrologFlags=Alloc,Contain",
+            How::Devices | How::Accounts => "task/cgroup\nPrologFlags=Alloc,Contain",
             _ => "task/none",
         };
         let private = if self.cgroups() {
@@ -323,6 +352,10 @@ impl Slurm {
         match self.how {
             How::Processes => self.install(),
             How::Cgroups | How::Devices | How::Strict => self.configure_by_hand(),
+            How::Accounts => {
+                self.configure_by_hand();
+                self.add_accounts();
+            }
             How::Plain => {
                 let file = self.dir.join("slurm.conf");
                 let conf = std::fs::read_to_string(&file).expect("UTF-8");
@@ -378,8 +411,11 @@ impl Slurm {
             munged.arg(flag).arg(munge(file));
         }
         let socket = munge("socket");
-        self.daemon(munged);
+        self.daemon(&mut munged);
         until("munged listens", SOON, || socket.exists().then_some(()));
+        if self.how == How::Accounts {
+            self.start_accounts();
+        }
         for daemon in 1..3 + usize::from(self.second.is_some()) {
             self.start_daemon(daemon);
         }
@@ -408,10 +444,10 @@ impl Slurm {
         if daemon > 1 {
             command.args(["-N", node]);
         }
-        if self.cgroups() {
+        if self.cgroups() && !self.is_version_1() {
             command.env("LD_PRELOAD", self.dir.join("hybrid.so"));
         }
-        self.daemon(command);
+        self.daemon(&mut command);
     }
 
     /// Kills a daemon as a crash does, and starts it again after `meanwhile`.
@@ -436,7 +472,7 @@ impl Slurm {
         });
     }
 
-    fn daemon(&mut self, mut command: Command) {
+    fn daemon(&mut self, command: &mut Command) {
         command
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -561,8 +597,18 @@ impl Slurm {
 
     /// Slurm's cgroup of a job.
     fn cgroup(&self, job: u32) -> PathBuf {
-        let scope = slice().join(format!("{}_slurmstepd.scope", self.node));
-        scope.join(format!("job_{job}"))
+        let claims = self.claims();
+        let claim = claims.iter().find(|c| c.slurm_job == Some(job));
+        let cgroup = claim.and_then(|c| c.cgroup.as_deref()).expect("its claim");
+        let point = Mount::find().expect("mounted").point;
+        point.join(cgroup.trim_start_matches('/'))
+    }
+
+    /// `22.05`.
+    fn release(&self) -> String {
+        let said = self.says(0, &["slurmd", "-V"]);
+        let version = said.split(' ').next_back().unwrap_or_default();
+        version.split('.').take(2).collect::<Vec<_>>().join(".")
     }
 
     fn log(&self) -> String {
@@ -589,7 +635,8 @@ impl Drop for Slurm {
                 "--partition=main",
             ],
         );
-        for daemon in self.daemons.iter_mut().rev() {
+        let behind = self.behind.iter_mut().rev();
+        for daemon in self.daemons.iter_mut().rev().chain(behind) {
             let _ = kill(Pid::from_raw(daemon.id().cast_signed()), Signal::SIGTERM);
             let _ = daemon.wait();
         }
@@ -598,6 +645,13 @@ impl Drop for Slurm {
         let second = self.second.iter().map(|s| &s.node);
         for node in second.chain([&self.node]) {
             remove(&slice().join(format!("{node}_slurmstepd.scope")));
+        }
+        for of in std::fs::read_dir("/sys/fs/cgroup")
+            .into_iter()
+            .flatten()
+            .flatten()
+        {
+            remove(&of.path().join(format!("slurm_{}", self.node)));
         }
         let mut running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
         *running -= 1;
@@ -641,11 +695,9 @@ fn a_part_of_a_gpu_that_slurm_gave_out_binds() {
         (ada, 2, 0.5),
         "{view:?}"
     );
-    let cgroup = format!("{}_slurmstepd.scope/job_1", slurm.node);
-    assert!(
-        view.cgroup.as_deref().is_some_and(|c| c.ends_with(&cgroup)),
-        "{view:?}"
-    );
+    let cgroup = view.cgroup.clone().expect("the job's");
+    let scope = format!("{}_slurmstepd.scope/", slurm.node);
+    assert!(cgroup.contains(&scope), "{view:?}");
     let (_, total) = half.info();
     assert_eq!((total, part.mem_request), (part.mem_limit, part.mem_limit));
     let asked = format!("alloc {}", total + 1);
@@ -841,12 +893,26 @@ fn a_part_of_a_gpu_that_slurm_gave_out_binds() {
     });
 }
 
-/// Slurm 22.05 also gives a job of all GPUs one of which another job has shards: gshare counts both, and warns.
+/// Slurm 22.05 also gives a job of all GPUs one of which another job has shards: gshare counts both, and warns. Later
+/// releases let the job wait.
 fn given_twice(slurm: &Slurm) {
     let (ada, bob) = slurm.uids();
     let client = slurm.client();
     let mut part = Raw::start(slurm.command(ada, &["srun", "--gres=shard:30", &client]));
-    let mut whole = Raw::start(slurm.command(bob, &["srun", "--gres=gpu:2", &client]));
+    let mut whole = Raw::spawn(&mut slurm.command(bob, &["srun", "--gres=gpu:2", &client]));
+    if slurm.release() != "22.05" {
+        let user = bob.to_string();
+        let waits = ["squeue", "--noheader", "--format=%r", "--user", &user];
+        until("it waits", SOON, || {
+            (slurm.says(0, &waits) == "Resources").then_some(())
+        });
+        assert_eq!(part.finish(), Some(0));
+        assert_eq!(whole.line(), "ok ready");
+        assert_eq!(whole.finish(), Some(0));
+        slurm.is_over();
+        return;
+    }
+    assert_eq!(whole.line(), "ok ready");
     let claims = slurm.claims();
     let of = |uid: u32| claims.iter().find(|c| c.uid == uid).expect("counted");
     let (part_of, whole_of) = (of(ada), of(bob));
@@ -1147,11 +1213,11 @@ fn while_the_service_is_silent_whole_gpus_start_and_parts_do_not() {
     let plugin = slurm.dir.join("gshare_spank.so");
     std::fs::rename(&plugin, slurm.dir.join("away")).expect("moved");
     let source = std::fs::read_to_string(slurm.dir.join("gshare_spank.c")).expect("there");
-    let other = "#include <slurm/slurm.h>\n#undef SLURM_VERSION_NUMBER\n#define SLURM_VERSION_NUMBER 0x150b08\n";
-    write(&slurm.dir.join("other.c"), format!("{other}{source}"));
+    let other = "#undef SLURM_VERSION_NUMBER\n#define SLURM_VERSION_NUMBER 0x150b08\nSPANK_PLUGIN(";
+    let source = source.replace("SPANK_PLUGIN(", other);
+    write(&slurm.dir.join("other.c"), source);
     let mut cc = Command::new("cc");
-    cc.args(["-D_GNU_SOURCE", "-shared", "-fPIC", "-o"])
-        .arg(&plugin);
+    cc.args(["-shared", "-fPIC", "-o"]).arg(&plugin);
     let built = cc.arg(slurm.dir.join("other.c")).output().expect("cc runs");
     assert!(built.status.success(), "{}", text(&built));
     slurm.says(ada, &["srun", "--gres=gpu:1", "true"]);
@@ -1159,8 +1225,9 @@ fn while_the_service_is_silent_whole_gpus_start_and_parts_do_not() {
     let node = slurm.node();
     assert!(node.contains("Reason=gshare: plugin not loaded"), "{node}");
     let (said, code) = slurm.gshare("check");
+    let older = format!("compiled for Slurm 21.11, so Slurm {}", slurm.release());
     assert!(
-        said.contains("compiled for Slurm 21.11, so Slurm 22.05")
+        said.contains(&older)
             && said.contains("this node is drained (gshare: plugin not loaded)")
             && code == Some(1),
         "{said}"
@@ -1238,7 +1305,7 @@ fn jobs_stay_in_their_claim_however_they_run_and_end() {
     assert_eq!(claims.len(), 1, "{claims:?}");
     let (claim, job) = (&claims[0], claims[0].slurm_job.expect("a job"));
     assert_eq!(joined.info().1, claim.gpus[0].mem_limit);
-    let below = format!("{}_slurmstepd.scope/job_{job}/step_0/user/", slurm.node);
+    let below = claim.cgroup.clone().expect("the job's") + "/step_0/user/";
     let inside =
         |pid: &u32| path_of_pid(pid.cast_signed()).is_some_and(|path| path.contains(&below));
     assert!(claim.members.iter().any(inside), "{claim:?}");

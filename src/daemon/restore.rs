@@ -107,8 +107,10 @@ pub(crate) fn read(with: &mut Effects) -> anyhow::Result<Journaled> {
                 None => (with.journal).put_end(Ended::new(record, auto::EXITED, 0, 0)),
             }
         } else if rebooted {
-            with.journal
-                .end(&record, unix_ms(), "the machine was restarted", None, None)?;
+            let cause = "the machine was restarted";
+            with.journal.end(&record, unix_ms(), cause, None, None)?;
+            let (id, text) = (ClaimId(record.id), format!("ended: {cause}"));
+            with.journal.note(record.uid, id, &text);
         } else {
             held.push(record);
         }

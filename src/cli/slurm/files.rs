@@ -118,11 +118,17 @@ fn largest(site: &Site) -> Option<u64> {
     ours.filter_map(|(_, gpu)| gpu.mem_allocatable).max()
 }
 
-/// The value of a key in the output of `scontrol show config`.
-fn value<'t>(shown: &'t str, key: &str) -> &'t str {
+/// The values of a key in the output of `scontrol show config`. Slurm 24.11 numbers those that may be several:
+/// `Epilog[0]`.
+fn values<'t>(shown: &'t str, key: &str) -> impl Iterator<Item = &'t str> {
     let pairs = shown.lines().filter_map(|line| line.split_once('='));
-    let mut known = pairs.filter(|(name, _)| name.trim() == key);
-    known.next().map_or("", |(_, value)| value.trim())
+    let own =
+        pairs.filter(move |(name, _)| name.split('[').next().is_some_and(|n| n.trim() == key));
+    own.map(|(_, value)| value.trim())
+}
+
+fn value<'t>(shown: &'t str, key: &str) -> &'t str {
+    values(shown, key).next().unwrap_or("")
 }
 
 fn lists(value: &str, word: &str) -> bool {
@@ -133,9 +139,12 @@ fn lists(value: &str, word: &str) -> bool {
 fn lacks(config: &str, node: &str) -> Vec<String> {
     let mut missing = Vec::new();
     for (key, what) in [("Epilog", "epilog"), ("HealthCheckProgram", "health")] {
-        let program = value(config, key);
-        let text = fs::read_to_string(program).unwrap_or_default();
-        if !text.contains(&format!("slurm {what}")) && !text.contains(&format!("gshare-{what}")) {
+        let runs = |program: &str| {
+            let text = fs::read_to_string(program).unwrap_or_default();
+            text.contains(&format!("slurm {what}")) || text.contains(&format!("gshare-{what}"))
+        };
+        if !values(config, key).any(runs) {
+            let program = value(config, key);
             missing.push(format!(
                 "slurm.conf: {key}={program} does not run gshare slurm {what}"
             ));
@@ -330,6 +339,11 @@ mod tests {
         file("cli_filter.lua", "do\n   local PER_GPU = 8\nend\n");
         let node = "NodeName=a Gres=gpu:2(S:0),shard:16(S:0) State=IDLE";
         assert_eq!(lacks(&config, node), [""; 0]);
+        let several = format!(
+            "Epilog[0] = /site/epilog\n{}",
+            config.replace("Epilog =", "Epilog[1] =")
+        );
+        assert_eq!(lacks(&several, node), [""; 0]);
         file("cli_filter.lua", "do\n   local PER_GPU = 100\nend\n");
         file("job_submit.lua", "return slurm.SUCCESS\n");
         let bytes = [&b"x gshare-built-for"[..], &[8, 11, 21, 0], b"y"].concat();

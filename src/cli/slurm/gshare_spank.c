@@ -7,6 +7,8 @@
  * each.
  */
 #define _GNU_SOURCE
+/* From 26.05 on slurm_load_job() takes a job's number only with this. */
+#define SLURM_BACKWARD_COMPAT
 #include <slurm/slurm.h>
 #include <slurm/spank.h>
 
@@ -28,7 +30,7 @@ SPANK_PLUGIN(gshare, 1);
 
 /* Tells `gshare slurm check` the Slurm release for which the plugin was compiled. */
 __attribute__((used)) static const struct {
-	char mark[16];
+	char mark[16] __attribute__((nonstring));
 	uint32_t version;
 } built = { "gshare-built-for", SLURM_VERSION_NUMBER };
 

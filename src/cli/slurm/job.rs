@@ -84,7 +84,7 @@ pub(super) enum Cgroup {
 impl Cgroup {
     pub(super) fn of(config: &Config, number: u32) -> Result<Self, Failure> {
         let here = path_of_pid(std::process::id().cast_signed()).unwrap_or_default();
-        if let Some(name) = slurms(&here, number) {
+        if let Some(name) = slurms(&here)? {
             return Ok(Self::Slurms(name));
         }
         let point = Mount::find()
@@ -103,12 +103,22 @@ impl Cgroup {
     }
 }
 
+/// The end of the name of the cgroup that has all jobs of a slurmd with cgroup v2. If a machine runs several, their
+/// nodes' names are in front.
+const SCOPE: &str = "slurmstepd.scope/";
+
 /// The job's part of the cgroup path of one of its processes: `.../slurmstepd.scope/job_7` of
-/// `.../job_7/step_0/slurm`. If a machine runs several slurmd, the scopes' names contain their nodes.
-fn slurms(path: &str, number: u32) -> Option<String> {
-    let job = format!("slurmstepd.scope/job_{number}");
-    let end = path.find(&format!("{job}/"))? + job.len();
-    Some(path[..end].to_owned())
+/// `.../job_7/step_0/slurm`. From 26.05 on, Slurm does not name it by the job's number: `.../s5M1M8FA48Y700/step_0`.
+fn slurms(path: &str) -> Result<Option<String>, Failure> {
+    let Some((before, rest)) = path.split_once(SCOPE) else {
+        return Ok(None);
+    };
+    let Some((job, _)) = rest.split_once("/step_") else {
+        // Slurm would move the tasks out of a cgroup of gshare's own, and nothing would limit them.
+        let text = format!("no job's cgroup is known in {path}; the job was not started");
+        return Err(Failure::new(failure::INTERNAL, text));
+    };
+    Ok(Some(format!("{before}{SCOPE}{job}")))
 }
 
 fn own_below(point: &Path, config: &Config, number: u32) -> PathBuf {
@@ -217,24 +227,18 @@ mod tests {
 
     #[test]
     fn a_job_is_found_in_the_path_of_its_task() {
-        let job = |path: &str| slurms(path, 7);
-        let usual = "/system.slice/slurmstepd.scope/job_7";
-        assert_eq!(
-            job(&format!("{usual}/step_0/slurm")).as_deref(),
-            Some(usual)
-        );
-        let named = "/system.slice/n1_slurmstepd.scope/job_7";
-        assert_eq!(
-            job(&format!("{named}/step_0/user/task_0")).as_deref(),
-            Some(named)
-        );
-        for other in [
-            "/",
-            "/system.slice/slurmd.service",
-            "/slurmstepd.scope/job_77/step_0",
+        for job in [
+            "/system.slice/slurmstepd.scope/job_7",
+            "/system.slice/n1_slurmstepd.scope/job_7",
+            "/system.slice/slurmstepd.scope/s5M1M8FA48Y700",
         ] {
-            assert_eq!(job(other), None, "{other}");
+            let task = format!("{job}/step_0/user/task_0");
+            assert_eq!(slurms(&task).unwrap().as_deref(), Some(job));
         }
+        for other in ["/", "/system.slice/slurmd.service"] {
+            assert_eq!(slurms(other).unwrap(), None, "{other}");
+        }
+        slurms("/slurmstepd.scope/system").unwrap_err();
     }
 
     #[test]

@@ -1,0 +1,273 @@
+//! Accounts, limits and billing in slurmdbd beside what gshare says of the same jobs.
+
+use super::*;
+
+/// What accounts need beside Slurm.
+pub(super) const PROGRAMS: [&str; 5] = [
+    "slurmdbd",
+    "mariadbd",
+    "mariadb-install-db",
+    "sacctmgr",
+    "perl",
+];
+
+/// Whether Slurm limits memory here by cgroups of version 1.
+pub(super) fn is_version_1() -> bool {
+    Path::new("/sys/fs/cgroup/memory/cgroup.procs").exists()
+}
+
+impl Slurm {
+    /// Adds the lines for accounts: Slurm's own, and those that gshare prints as comments.
+    pub(super) fn add_accounts(&self) {
+        let printed = String::from_utf8(self.printed("slurm.conf")).expect("UTF-8");
+        let line = |key: &str| {
+            let mut lines = printed.lines().filter_map(|line| line.strip_prefix("# "));
+            let line = lines.find(|line| line.starts_with(key));
+            line.expect("printed").to_owned()
+        };
+        let part = line("PartitionName=").replace("...", "main Nodes=ALL Default=YES State=UP");
+        write(&self.dir.join("parts.conf"), format!("{part}\n"));
+        let (port, dir) = (free_port(), self.dir.display());
+        let file = self.dir.join("slurm.conf");
+        let conf = std::fs::read_to_string(&file).expect("UTF-8");
+        let conf = conf
+            .replace("CR_Core", "CR_Core_Memory")
+            .replace("jobacct_gather/none", "jobacct_gather/cgroup");
+        let conf = format!(
+            "{conf}\n{}\nAccountingStorageType=accounting_storage/slurmdbd\nAccountingStorageHost=127.0.0.1\n\
+             AccountingStoragePort={port}\nAccountingStoragePass={dir}/munge/socket\n\
+             AccountingStorageEnforce=associations,limits,qos\nJobAcctGatherFrequency=task=1\nDefMemPerNode=200\n",
+            line("AccountingStorageTRES=")
+        );
+        write(&file, conf);
+        let conf = format!(
+            "AuthType=auth/munge\nAuthInfo=socket={dir}/munge/socket\nDbdHost=localhost\nDbdAddr=127.0.0.1\n\
+             DbdPort={port}\nSlurmUser=root\nStorageType=accounting_storage/mysql\nStorageHost=127.0.0.1\n\
+             StoragePort={}\nStorageUser=root\nStorageLoc=accounts\nPidFile={dir}/dbd.pid\nLogFile={dir}/dbd.log\n",
+            free_port()
+        );
+        let file = self.dir.join("slurmdbd.conf");
+        write(&file, conf);
+        support::users::account("chmod", &["600", &file.display().to_string()]);
+    }
+
+    /// Starts the database and slurmdbd, and adds the cluster.
+    pub(super) fn start_accounts(&mut self) {
+        let data = self.dir.join("data");
+        let data = format!("--datadir={}", data.display());
+        let mut make = Command::new("mariadb-install-db");
+        make.args(["--no-defaults", "--user=root", &data, "--skip-test-db"]);
+        make.args([
+            "--skip-name-resolve",
+            "--auth-root-authentication-method=normal",
+        ]);
+        let made = make.output().expect("it runs");
+        assert!(made.status.success(), "{}", text(&made));
+        let conf = std::fs::read_to_string(self.dir.join("slurmdbd.conf")).expect("UTF-8");
+        let port = conf.lines().find_map(|l| l.strip_prefix("StoragePort="));
+        let port = port.expect("its line");
+        let socket = format!("--socket={}/data/socket", self.dir.display());
+        let mut database = Command::new("mariadbd");
+        database.args(["--no-defaults", "--user=root", &data, &socket]);
+        database.args(["--skip-grant-tables", "--bind-address=127.0.0.1"]);
+        self.daemon(database.arg(format!("--port={port}")));
+        let port = port.parse().expect("a port");
+        until("the database listens", SOON, || {
+            std::net::TcpStream::connect(("127.0.0.1", port)).ok()
+        });
+        // After munged, which stays the first.
+        self.behind.extend(self.daemons.pop());
+        self.start_slurmdbd();
+        self.manage("add cluster gs");
+    }
+
+    fn start_slurmdbd(&mut self) {
+        let mut slurmdbd = Command::new("slurmdbd");
+        slurmdbd
+            .arg("-D")
+            .env("SLURM_CONF", self.dir.join("slurm.conf"));
+        self.daemon(&mut slurmdbd);
+        self.behind.extend(self.daemons.pop());
+        until("slurmdbd answers", SOON, || {
+            let output = self.output(0, &["sacctmgr", "--noheader", "list", "cluster"]);
+            output.status.success().then_some(())
+        });
+    }
+
+    fn manage(&self, line: &str) {
+        let words: Vec<&str> = line.split(' ').collect();
+        self.says(0, &[&["sacctmgr", "--immediate"], &words[..]].concat());
+    }
+
+    /// The jobs so far: account, state, seconds, and what they had.
+    fn accounted(&self) -> BTreeMap<u32, (String, String, f64, String)> {
+        let words = [
+            "sacct",
+            "--noheader",
+            "--parsable2",
+            "--allocations",
+            "--allusers",
+            "--starttime=now-1hours",
+            "--format=JobIDRaw,Account,State,ElapsedRaw,AllocTRES",
+        ];
+        let said = self.says(0, &words);
+        let job = |line: &str| {
+            let mut fields = line.split('|').map(str::to_owned);
+            let mut next = || fields.next().expect("a field");
+            let number = next().parse().expect("a number");
+            let (account, state, seconds) = (next(), next(), next());
+            Some((
+                number,
+                (account, state, seconds.parse().expect("seconds"), next()),
+            ))
+        };
+        said.lines().filter_map(job).collect()
+    }
+}
+
+/// What Slurm bills, limits and measures is what gshare limits: by shards, account and QOS.
+#[test]
+fn accounts_bill_and_limit_the_parts_of_gpus() {
+    let Some(mut slurm) = Slurm::start("accounts of Slurm", How::Accounts) else {
+        return;
+    };
+    let (ada, bob) = slurm.uids();
+    let client = slurm.client();
+    let file = slurm.station.dir().join("gshare.toml");
+    let before = std::fs::read_to_string(&file).expect("there");
+    write(
+        &file,
+        before.replace("[slurm]\n", "[slurm]\nburst = [\"night\"]\n"),
+    );
+    slurm.manage("add account vision,speech");
+    slurm.manage("add qos night");
+    for (n, account) in [(0, "vision"), (1, "speech")] {
+        slurm.manage(&format!(
+            "add user {} account={account} qos=normal,night",
+            slurm.users.name(n)
+        ));
+    }
+    slurm.manage("modify account vision set GrpTRES=gres/shard=50");
+
+    // Slurm measures the job, which is in its cgroups, and gshare has the user's account without being told.
+    let script = format!("perl -e '$x = \"a\" x (60 << 20); sleep 1000' & exec {client}");
+    let half = ["srun", "--gres=gshare:0.5", "sh", "-c", &script];
+    let mut half = Raw::start(slurm.command(ada, &half));
+    let view = slurm.claim("slurm-1");
+    assert_eq!(
+        (&*view.project, view.gpus[0].sm_limit),
+        ("vision", 0.5),
+        "{view:?}"
+    );
+    let limit = half.info().1;
+    assert_eq!(limit, view.gpus[0].mem_limit);
+    assert_eq!(half.ask(&format!("alloc {}", limit / 5 * 4)), "ok 0");
+    let stat = [
+        "sstat",
+        "--noheader",
+        "--parsable2",
+        "--format=MaxRSS",
+        "--jobs=1",
+    ];
+    let most = until("sstat has its memory", SOON, || {
+        let kib = slurm.says(ada, &stat);
+        let kib: u64 = kib.strip_suffix('K')?.parse().ok()?;
+        Some(kib << 10).filter(|bytes| *bytes > 60 << 20)
+    });
+    println!("MaxRSS of 60 MiB and a client: {} MiB", most >> 20);
+    for pid in slurm.claim("slurm-1").members {
+        let cgroups = std::fs::read_to_string(format!("/proc/{pid}/cgroup"));
+        let cgroups = cgroups.expect("it runs");
+        assert!(cgroups.contains("/job_1/step_0"), "{cgroups}");
+    }
+
+    // The account's limit, with Slurm's word for it.
+    let batch = [
+        "sbatch",
+        "--parsable",
+        "--gres=gshare:0.25",
+        "--output=/dev/null",
+        "--wrap=sleep 1",
+    ];
+    let batch = slurm.says(ada, &batch);
+    let why = format!("Slurm job {batch} (wrap) waits: AssocGrpGRES. ");
+    until("slurmctld has tried it", SOON, || {
+        slurm.tells(ada, &["why"]).starts_with(&why).then_some(())
+    });
+
+    // Too much memory of the host: Slurm ends the job, and its claim ends with it.
+    let much = "$x = \"a\" x (200 << 20); print \"not stopped\"";
+    let much = ["srun", "--mem=60", "--gres=gpu:1", "perl", "-e", much];
+    let much = slurm.output(bob, &much);
+    assert!(
+        !much.status.success() && much.stdout.is_empty(),
+        "{}",
+        text(&much)
+    );
+
+    let memory = |usage: &serde_json::Value| {
+        let of = |key: &str| usage[key].as_f64();
+        of("mem_used_byte_s").zip(of("mem_claimed_byte_s"))
+    };
+    until("it has had its memory for most of the time", SOON, || {
+        let shown = slurm.json(&["ps", "--job", "1", "--json"]);
+        let (used, all) = memory(&shown["claims"][0]["usage"])?;
+        (used > 0.5 * all).then_some(())
+    });
+    assert_eq!(half.finish(), Some(0));
+    slurm.is_over();
+
+    // A QOS that may use more compute than its part.
+    let night = ["srun", "--gres=gshare:0.25", "--qos=night", &client];
+    let night = Raw::start(slurm.command(ada, &night));
+    let part = &slurm.claims()[0].gpus[0];
+    assert_eq!((part.sm_request, part.sm_limit), (0.25, 1.0));
+    assert_eq!(night.finish(), Some(0));
+
+    // Without slurmdbd jobs start as before; it has them when it is back.
+    let mut slurmdbd = slurm.behind.pop().expect("runs");
+    slurmdbd.kill().expect("killed");
+    slurmdbd.wait().expect("ended");
+    slurm.says(ada, &["srun", "--gres=gshare:0.25", "true"]);
+    slurm.is_over();
+    slurm.start_slurmdbd();
+    let jobs = until("slurmdbd has all jobs", SOON, || {
+        let jobs = slurm.accounted();
+        let is_over = jobs.values().all(|(_, state, ..)| state != "RUNNING");
+        (jobs.len() == 5 && is_over).then_some(jobs)
+    });
+    let mut claimed = BTreeMap::new();
+    for (number, (account, state, seconds, had)) in &jobs {
+        let (shards, expected) = match number {
+            1 => (50, "COMPLETED"),
+            3 => (100, "OUT_OF_MEMORY"),
+            _ => (25, "COMPLETED"),
+        };
+        assert_eq!(state, expected, "{jobs:?}");
+        let gres = if shards == 100 {
+            "gres/gpu=1".to_owned()
+        } else {
+            format!("gres/shard={shards}")
+        };
+        let has = |word: &str| had.split(',').any(|w| w == word);
+        assert!(
+            has(&gres) && has(&format!("billing={shards}")),
+            "{number}: {had}"
+        );
+        *claimed.entry(account.as_str()).or_insert(0.0) += seconds * f64::from(shards) / 100.0;
+    }
+
+    // Slurm counts whole seconds, from before the claim starts until after it ends.
+    until("the report agrees", SOON, || {
+        let report = slurm.json(&["report", "--json"]);
+        let projects = report["projects"].as_array().expect("a list");
+        let of = |account: &str| {
+            let own = projects.iter().find(|p| p["project"] == account)?;
+            own["usage"]["claimed_gpu_s"].as_f64()
+        };
+        let agrees = |account: &str, sum: f64| of(account).is_some_and(|s| (s - sum).abs() <= 2.0);
+        let all = claimed.iter().all(|(account, sum)| agrees(account, *sum));
+        all.then_some(())
+    });
+    println!("GPU seconds by sacct: {claimed:?}");
+}
