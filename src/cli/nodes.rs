@@ -260,6 +260,17 @@ fn write(socket: Option<&Path>, dir: &Path) -> Outcome {
     })
 }
 
+/// `gshare` on a host, by ssh.
+pub(super) fn ssh(host: &OsStr) -> Result<Command, Failure> {
+    match Source::of(host.to_owned())? {
+        Source::Ssh(host) => Ok(source::ssh(&host)),
+        Source::Files(path) => {
+            let text = format!("`{}` is not a host for ssh", path.display());
+            Err(Failure::new(failure::USAGE, text))
+        }
+    }
+}
+
 /// `--on HOST`: executes the same command there, by ssh.
 pub(crate) fn on(host: &OsStr) -> Outcome {
     let Source::Ssh(host) = Source::of(host.to_owned())? else {

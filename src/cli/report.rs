@@ -17,6 +17,7 @@ use super::claim::unexpected;
 use super::failure::Failure;
 use super::table::{Align, Table, UNKNOWN, plain};
 use super::{Outcome, connect, out};
+pub(super) use merge::add;
 
 const LEVELS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 const HOUR: f64 = 3600.0;

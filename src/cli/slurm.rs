@@ -4,6 +4,7 @@
 //! behalf of the job's cgroup. The epilog ends the claim. There is no prolog: slurmd passes it nothing about shards,
 //! and sleeps for 10 ms after each.
 
+mod comment;
 mod conf;
 mod files;
 mod gres;
@@ -50,6 +51,8 @@ pub(crate) fn run(args: &SlurmArgs) -> Outcome {
             Ok(0)
         }
         SlurmCommand::Health => health::run(&site()?),
+        SlurmCommand::Comment(of) => comment::run(args.config.as_deref(), of),
+        SlurmCommand::Used => comment::used(&site()?),
         SlurmCommand::Task(args) => {
             let text = match site().and_then(|site| task(&site, args)) {
                 Ok(text) => text,

@@ -270,4 +270,54 @@ fn accounts_bill_and_limit_the_parts_of_gpus() {
         all.then_some(())
     });
     println!("GPU seconds by sacct: {claimed:?}");
+    comments(&slurm);
+}
+
+/// Comments from the nodes that answer, by ssh or on this machine; those of others stay.
+fn comments(slurm: &Slurm) {
+    slurm.manage("modify job where jobid=2 set AdminComment=theirs");
+    let config = slurm.station.dir().join("gshare.toml");
+    let config = config.display();
+    let script = format!(
+        "#!/bin/sh\nwhile [ $1 = -o ]; do shift 2; done\n[ $1 = n1 ] || {{ echo no route >&2; exit 255; }}\n\
+         shift 2\nexec {} \"$@\" --config {config}\n",
+        slurm.station.program().display()
+    );
+    let ssh = slurm.dir.join("ssh");
+    write(&ssh, script);
+    support::users::account("chmod", &["755", &ssh.display().to_string()]);
+    let path = std::env::var("PATH").expect("set");
+    let comment = |hosts: &[&str]| {
+        let mut command = slurm.station.command();
+        command.args(["slurm", "comment", "--config", &config.to_string()]);
+        command.env("PATH", format!("{}:{path}", slurm.dir.display()));
+        command.env("SLURM_CONF", slurm.dir.join("slurm.conf"));
+        command.args(hosts).output().expect("gshare runs")
+    };
+    let of = |job: &str| {
+        let words = ["sacct", "--noheader", "--parsable2", "--allocations"];
+        let job = ["--allusers", "--format=AdminComment", "--jobs", job];
+        slurm.says(0, &[words, job].concat())
+    };
+    let said = comment(&["gone", "n1"]);
+    let (code, said) = (said.status.code(), text(&said));
+    assert!(
+        code == Some(75) && said.contains("gone: ssh: no route"),
+        "{said}"
+    );
+    let first = of("1");
+    let memory = first.strip_prefix("gshare: compute 0 % and memory ");
+    let memory = memory.and_then(|rest| rest.split(' ').next()?.parse::<f64>().ok());
+    assert!(
+        memory.is_some_and(|percent| (50.0..85.0).contains(&percent)),
+        "{first}"
+    );
+    assert_eq!(of("2"), "theirs");
+    let said = comment(&[]);
+    assert_eq!(text(&said), "comments written: 0\n");
+    slurm.manage("modify job where jobid=1 set AdminComment=");
+    assert_eq!(of("1"), "");
+    let said = comment(&[]);
+    assert_eq!(text(&said), "comments written: 1\n");
+    assert_eq!(of("1"), first);
 }

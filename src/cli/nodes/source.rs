@@ -2,7 +2,7 @@
 //! so that none waits for another.
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::{self, BufRead, BufReader, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
@@ -182,6 +182,17 @@ fn tell(states: &States, key: &(usize, String), node: Node) {
     locked(states).insert(key.clone(), state);
 }
 
+/// `gshare` on another machine.
+pub(super) fn ssh(host: &OsStr) -> Command {
+    let mut command = Command::new("ssh");
+    command
+        .args(["-o", "BatchMode=yes", "-o", "ConnectTimeout=3"])
+        .args(["-o", "ServerAliveInterval=1", "-o", "ServerAliveCountMax=3"])
+        .arg(host)
+        .arg("gshare");
+    command
+}
+
 /// Handles a machine's output until it ends; returns why it ended.
 fn listen(
     host: &OsString,
@@ -189,12 +200,7 @@ fn listen(
     program: &Mutex<Option<Child>>,
     mut told: impl FnMut(Node),
 ) -> String {
-    let mut command = Command::new("ssh");
-    command
-        .args(["-o", "BatchMode=yes", "-o", "ConnectTimeout=3"])
-        .args(["-o", "ServerAliveInterval=1", "-o", "ServerAliveCountMax=3"])
-        .arg(host)
-        .arg("gshare");
+    let mut command = ssh(host);
     if let Some(socket) = socket {
         let path = crate::cli::env::quoted(&socket.to_string_lossy());
         command.arg("--socket").arg(path);

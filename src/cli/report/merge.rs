@@ -139,7 +139,7 @@ fn add_sharing(all: &mut SharingView, more: SharingView) {
 }
 
 /// If one value is unknown, the sum is unknown, unless that one claimed nothing.
-fn add(sum: &mut Usage, more: &Usage) {
+pub(in crate::cli) fn add(sum: &mut Usage, more: &Usage) {
     let (before, here) = (sum.claimed_gpu_s > 0.0, more.claimed_gpu_s > 0.0);
     let both = |a: Option<f64>, b: Option<f64>| match (a, b) {
         (Some(a), Some(b)) => Some(a + b),

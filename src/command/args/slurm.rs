@@ -1,9 +1,12 @@
 //! Arguments of `gshare slurm`.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand};
+use gshare_config::value;
 use gshare_core::Bytes;
 
 /// `gshare slurm`.
@@ -33,6 +36,12 @@ pub enum SlurmCommand {
     Epilog,
     /// For Slurm's HealthCheckProgram: drain this node while the service does not answer, and resume it afterwards
     Health,
+    /// On the host of slurmctld: write how ended jobs used their GPUs into the AdminComment that sacct shows, except for
+    /// jobs that have one
+    Comment(CommentArgs),
+    /// Print a node's part of that.
+    #[command(hide = true)]
+    Used,
     /// Make the claim of a job, for the plugin.
     #[command(hide = true)]
     Task(TaskArgs),
@@ -84,6 +93,17 @@ pub struct UninstallArgs {
     /// Directory of Slurm's configuration
     #[arg(long, value_name = "DIR", default_value = "/etc/slurm")]
     pub dir: PathBuf,
+}
+
+/// `gshare slurm comment`.
+#[derive(Args, Clone, Debug)]
+pub struct CommentArgs {
+    /// The nodes, which are asked by ssh [default: this machine]
+    #[arg(value_name = "HOST")]
+    pub hosts: Vec<OsString>,
+    /// Jobs that ended at most this long ago
+    #[arg(long, value_name = "TIME", default_value = "1d", value_parser = value::time)]
+    pub since: Duration,
 }
 
 /// What is printed or written depends on.

@@ -186,10 +186,10 @@ fn filter(spec: &HistorySpec, place: &Place, names: &Names) -> Result<Filter, Wi
         HistoryBy::User => {
             filter.uid = Some(names.uid(key).ok_or_else(|| none("user"))?);
         }
-        HistoryBy::Claim => {
-            let id: gshare_core::ClaimId = key.parse().map_err(|_| none("claim"))?;
-            filter.claim = Some(id.0);
-        }
+        HistoryBy::Claim => match key.parse::<gshare_core::ClaimId>() {
+            Ok(id) => filter.claim = Some(id.0),
+            Err(_) => filter.name = Some(key.to_string()),
+        },
     }
     Ok(filter)
 }
@@ -306,12 +306,17 @@ impl Store {
                     kinds: vec![kind::CLAIM],
                     ..filter
                 };
+                let name = filter.name.clone();
                 let found = self.sums(span, Group::Claim, &filter).map_err(read)?;
                 let mut lines = Vec::new();
                 for (claim, line) in &found {
                     let face = self.face(claim.parse().unwrap_or(0)).map_err(read)?;
                     let face = face.map(|f| place.viewer.sees_face(f));
                     let (what, uid) = face.map(|f| (f.what, f.uid)).unzip();
+                    // The caller may not know others' names.
+                    if name.is_some() && what != name {
+                        continue;
+                    }
                     let label = format!("c{claim} {}", what.unwrap_or_default());
                     lines.push(series(
                         format!("c{claim}"),

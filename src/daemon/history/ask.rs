@@ -44,6 +44,8 @@ pub(super) struct Filter {
     pub(super) uid: Option<u32>,
     /// Only this claim.
     pub(super) claim: Option<u64>,
+    /// Only claims with this name.
+    pub(super) name: Option<String>,
     /// Without private claims of users other than this one.
     pub(super) private_of: Option<u32>,
 }
@@ -99,6 +101,8 @@ impl Store {
         conditions.extend((group == Group::Claim).then(|| "s.claim <> 0".to_owned()));
         conditions.extend(filter.uid.map(|uid| format!("s.uid = {uid}")));
         conditions.extend(filter.claim.map(|c| format!("s.claim = {c}")));
+        let named = "s.claim IN (SELECT claim FROM face WHERE what = ?6)".to_owned();
+        conditions.extend(filter.name.as_ref().map(|_| named));
         conditions.extend(filter.private_of.map(|uid| {
             format!("(s.uid = {uid} OR s.claim NOT IN (SELECT claim FROM face WHERE private))")
         }));
@@ -106,7 +110,7 @@ impl Store {
         for (level, from, to) in self.parts(span)? {
             let sql = format!(
                 "SELECT (at - ?1) / ?5 AS b, {} AS k, {} FROM {} JOIN series s ON s.id = series \
-                 WHERE at >= ?2 AND at < ?3 AND (?4 IS NULL OR 1) AND {} GROUP BY b, k",
+                 WHERE at >= ?2 AND at < ?3 AND (?4 IS NULL OR ?6 IS NULL OR 1) AND {} GROUP BY b, k",
                 group.sql(),
                 summed(),
                 level.table,
@@ -114,7 +118,12 @@ impl Store {
             );
             let mut rows = self.db.prepare_cached(&sql)?;
             let mut rows = rows.query(rusqlite::params![
-                span.from, from, to, filter.gpu, span.step
+                span.from,
+                from,
+                to,
+                filter.gpu,
+                span.step,
+                filter.name
             ])?;
             while let Some(row) = rows.next()? {
                 let line = found.entry(row.get(1)?).or_default();

@@ -183,6 +183,22 @@ fn others_claims_have_no_names() {
     let (labels, worst) = texts(user(8, false));
     assert_eq!(labels, ["c1 -", "c2"]);
     assert!(worst.contains("c1") && !worst.contains("secret"), "{worst}");
+    let named = HistorySpec {
+        key: Some("secret.py".into()),
+        ..by_claim.clone()
+    };
+    for (viewer, found) in [
+        (Viewer::All(0), 1),
+        (user(7, false), 1),
+        (user(8, false), 0),
+    ] {
+        let place = Place {
+            viewer,
+            ..place(BEGIN + 10)
+        };
+        let history = store.history(&named, &place, &names).unwrap();
+        assert_eq!(history.series.len(), found, "{viewer:?}");
+    }
 
     // A private Slurm job appears only in the lists of its owner and root.
     let private = ClaimFace {

@@ -48,7 +48,7 @@ pub struct HistorySpec {
     /// Which lines.
     #[serde(default)]
     pub by: HistoryBy,
-    /// Only this GPU (index or UUID), user (login or uid) or claim (`c3`).
+    /// Only this GPU (index or UUID), user (login or uid) or claims (`c3`, or a name).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<Text<256>>,
 }
