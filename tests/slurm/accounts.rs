@@ -209,11 +209,17 @@ fn accounts_bill_and_limit_the_parts_of_gpus() {
         let of = |key: &str| usage[key].as_f64();
         of("mem_used_byte_s").zip(of("mem_claimed_byte_s"))
     };
-    until("it has had its memory for most of the time", SOON, || {
-        let shown = slurm.json(&["ps", "--job", "1", "--json"]);
-        let (used, all) = memory(&shown["claims"][0]["usage"])?;
-        (used > 0.5 * all).then_some(())
-    });
+    // More than the differences below.
+    until(
+        "it has had half a GPU for 12 s, and its memory",
+        SOON,
+        || {
+            let shown = slurm.json(&["ps", "--job", "1", "--json"]);
+            let usage = &shown["claims"][0]["usage"];
+            let (used, all) = memory(usage)?;
+            (used > 0.5 * all && usage["claimed_gpu_s"].as_f64()? > 6.0).then_some(())
+        },
+    );
     assert_eq!(half.finish(), Some(0));
     slurm.is_over();
 
@@ -257,7 +263,8 @@ fn accounts_bill_and_limit_the_parts_of_gpus() {
         *claimed.entry(account.as_str()).or_insert(0.0) += seconds * f64::from(shards) / 100.0;
     }
 
-    // Slurm counts whole seconds, from before the claim starts until after it ends.
+    // Slurm counts whole seconds, from before the claim starts; on a busy machine a claim ends after its job.
+    println!("GPU seconds by sacct: {claimed:?}");
     until("the report agrees", SOON, || {
         let report = slurm.json(&["report", "--json"]);
         let projects = report["projects"].as_array().expect("a list");
@@ -265,11 +272,10 @@ fn accounts_bill_and_limit_the_parts_of_gpus() {
             let own = projects.iter().find(|p| p["project"] == account)?;
             own["usage"]["claimed_gpu_s"].as_f64()
         };
-        let agrees = |account: &str, sum: f64| of(account).is_some_and(|s| (s - sum).abs() <= 2.0);
+        let agrees = |account: &str, sum: f64| of(account).is_some_and(|s| (s - sum).abs() <= 3.0);
         let all = claimed.iter().all(|(account, sum)| agrees(account, *sum));
         all.then_some(())
     });
-    println!("GPU seconds by sacct: {claimed:?}");
     comments(&slurm);
 }
 
