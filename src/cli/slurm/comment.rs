@@ -181,7 +181,7 @@ pub(super) fn used(site: &Site) -> Outcome {
             Ok(other) => return Err(unexpected(&other)),
             Err(Not::Refused(why)) => return Err(Failure::new(failure::NOT_AVAILABLE, why)),
             Err(Not::Silent) => {
-                let text = "the service does not answer";
+                let text = "its gshare service does not answer";
                 return Err(Failure::new(failure::NO_SERVICE, text));
             }
         };
