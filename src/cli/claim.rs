@@ -227,6 +227,9 @@ fn await_grant(
     let wait = spec.wait;
     let mut answered = asked;
     loop {
+        if wait == Wait::No {
+            client.set_read_timeout(Some(connect::PROMPT))?;
+        }
         let mut next = client.call(&call(spec.clone()));
         while let Ok(Reply::Queued(queued)) = &next {
             answered = Instant::now();
@@ -235,6 +238,9 @@ fn await_grant(
         }
         let lost = match next {
             Ok(reply) => return granted(reply),
+            Err(late) if wait == Wait::No && connect::is_late(&late) => {
+                return Err(connect::silent(late));
+            }
             Err(lost @ (ClientError::Closed | ClientError::Io(_))) => lost,
             Err(other) => return Err(other.into()),
         };

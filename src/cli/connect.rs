@@ -15,6 +15,9 @@ use super::waiting::Waiting;
 
 /// A service that has not greeted by then may hang.
 const LATE: Duration = Duration::from_secs(3);
+/// Longest wait for an answer of callers that do not wait. Jupyter waits a minute for a kernel; two seconds were too
+/// short for twenty at once on two processors.
+pub(crate) const PROMPT: Duration = Duration::from_secs(5);
 /// Time between two attempts to reach a service that went away.
 const BETWEEN_TRIES: Duration = Duration::from_millis(200);
 
@@ -64,6 +67,25 @@ fn reach(path: &Path) -> Result<Client, ClientError> {
         ));
     })?;
     Ok(client)
+}
+
+/// Whether the answer did not come in time.
+pub(crate) fn is_late(error: &ClientError) -> bool {
+    let late = [ErrorKind::WouldBlock, ErrorKind::TimedOut];
+    matches!(error, ClientError::Io(e) if late.contains(&e.kind()))
+}
+
+/// An error after [`PROMPT`], in words.
+pub(crate) fn silent(error: ClientError) -> Failure {
+    if !is_late(&error) {
+        return error.into();
+    }
+    let waited = PROMPT.as_secs();
+    let text = format!("the gshare service did not answer within {waited} s");
+    Failure::new(failure::NO_SERVICE, text).with_hint(
+        "it hangs or is very busy: `systemctl status gshared` says which. Claims keep running when it is restarted: \
+         sudo systemctl restart gshared",
+    )
 }
 
 /// If the user named the socket, the name may be wrong; installing gshare would not help.

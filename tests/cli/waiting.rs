@@ -155,6 +155,18 @@ fn a_command_says_that_the_service_hangs_and_waits_for_it() {
     assert_eq!(child.wait().expect("ends").code(), Some(69));
 }
 
+#[test]
+fn a_claim_that_may_not_wait_ends_when_the_service_hangs() {
+    let home = Home::new();
+    let _hangs = std::os::unix::net::UnixListener::bind(home.path("sock")).expect("bind");
+    let output = home.gshare(&["claim", "--nonblock", "--", "true"]).output();
+    let output = output.expect("gshare");
+    let told = stderr(&output);
+    assert_eq!(code(&output), Some(69), "{told}");
+    assert!(told.contains("did not answer within 5 s"), "{told}");
+    assert!(told.contains("hint: it hangs or is very busy"), "{told}");
+}
+
 /// A shell script that controls a terminal of its own.
 fn on_a_terminal(home: &Home, script: &str) -> Terminal {
     let mut command = Command::new("bash");

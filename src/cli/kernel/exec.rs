@@ -3,22 +3,16 @@
 //! A missing, full or slow service leaves the kernel without a claim, but never Jupyter without a kernel.
 
 use std::ffi::OsString;
-use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use gshare_core::Class;
-use gshare_proto::{Call, ClaimSpec, ClientError, Granted, KernelSpec, Wait};
+use gshare_proto::{Call, ClaimSpec, Granted, KernelSpec, Wait};
 
 use super::super::args::kernel::ExecArgs;
 use super::super::claim::{granted, shown_command, sized};
-use super::super::failure::{self, Failure};
+use super::super::failure::Failure;
 use super::super::{Outcome, connect, exec, out};
 use crate::kernel::connection_file;
-
-/// Longest wait for the service. Jupyter waits a minute for a kernel; two seconds were too short for twenty at once
-/// on two processors.
-const PATIENCE: Duration = Duration::from_secs(5);
 
 pub(crate) fn run(socket: Option<&Path>, args: &ExecArgs) -> Outcome {
     let granted = claim(socket, args).unwrap_or_else(|failure| {
@@ -45,25 +39,9 @@ fn claim(socket: Option<&Path>, args: &ExecArgs) -> Result<Granted, Failure> {
         ..sized(size.gpus, &size.part)
     };
     let mut client = connect::connect(socket)?;
-    client.set_read_timeout(Some(PATIENCE))?;
+    client.set_read_timeout(Some(connect::PROMPT))?;
     let reply = client.call(&Call::Claim(Box::new(spec)));
-    granted(reply.map_err(silent)?)
-}
-
-/// A service that does not answer in time is not an error of the kernel.
-fn silent(error: ClientError) -> Failure {
-    let late = |e: &io::Error| matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut);
-    match error {
-        ClientError::Io(e) if late(&e) => Failure::new(
-            failure::NO_SERVICE,
-            format!(
-                "the gshare service did not answer within {} s",
-                PATIENCE.as_secs()
-            ),
-        )
-        .with_hint("it is stopped or very busy: `systemctl status gshared` says which"),
-        other => other.into(),
-    }
+    granted(reply.map_err(connect::silent)?)
 }
 
 /// The kernel by its connection file, the word of the command that ends in `.json`: `kernel-<id>.json`.
