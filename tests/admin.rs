@@ -212,7 +212,8 @@ fn only_root_and_the_groups_of_the_config_may() {
         assert_eq!(refused.status.code(), Some(77), "{args:?}");
         let stderr = String::from_utf8_lossy(&refused.stderr);
         assert!(
-            stderr.contains("60007 may not use gshare admin") && stderr.contains("groups games"),
+            stderr.contains("60007 may not do this: only administrators may")
+                && stderr.contains("groups games"),
             "{stderr}"
         );
     }

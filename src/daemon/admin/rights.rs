@@ -15,10 +15,9 @@ pub(crate) fn may_administrate(world: &World<'_>, peer: &Peer) -> Result<(), Wir
     if !peer.on_machine {
         return Err(WireError::new(
             ErrorCode::NotPermitted,
-            "gshare admin is not for programs in a container or in a user's claim, even as root"
-                .to_owned(),
+            "only administrators may do this, and no program in a container or in a user's claim, even as root",
         )
-        .with_hint("run it on the machine itself: sudo gshare admin ..."));
+        .with_hint("run the command with sudo on the machine itself"));
     }
     let own = nix::unistd::Uid::effective().as_raw();
     if peer.uid == 0 || peer.uid == own {
@@ -33,7 +32,7 @@ pub(crate) fn may_administrate(world: &World<'_>, peer: &Peer) -> Result<(), Wir
         return Ok(());
     }
     let user = world.host.names.user(peer.uid);
-    tracing::warn!("{user} tried to use gshare admin");
+    tracing::warn!("{user} asked for what only administrators may do");
     let who = if groups.is_empty() {
         "root".to_owned()
     } else {
@@ -41,9 +40,9 @@ pub(crate) fn may_administrate(world: &World<'_>, peer: &Peer) -> Result<(), Wir
     };
     Err(WireError::new(
         ErrorCode::NotPermitted,
-        format!("{user} may not use gshare admin on this machine; {who} may"),
+        format!("{user} may not do this: only administrators may, on this machine {who}"),
     )
-    .with_hint("sudo gshare admin ..., or ask to be listed: [admin] groups in gshare.toml"))
+    .with_hint("run the command with sudo, or ask to be listed: [admin] groups in gshare.toml"))
 }
 
 /// An administrator's reason, cleaned for other users' terminals.
