@@ -72,14 +72,14 @@ fn a_full_disk_refuses_claims_in_words_and_keeps_none_that_ended() {
     let ballast = disk.fill();
 
     let (code, text) = claim_true(&station, &["-g", "0.25", "--nonblock"]);
-    assert_eq!(code, Some(70), "{text}");
+    assert_eq!(code, Some(74), "{text}");
     assert!(text.contains("disk") && text.contains("hint:"), "{text}");
     let snapshot = station.snapshot().expect("served");
     assert_eq!(snapshot.claims.len(), 1, "nothing is half granted");
     assert!(claim_of(&snapshot, held.pid()).is_some());
     // Nor does one that would have to wait.
     let (code, text) = claim_true(&station, &["-g", "1", "--gpu-ids", "0", "--wait", "5s"]);
-    assert_eq!(code, Some(70), "{text}");
+    assert_eq!(code, Some(74), "{text}");
     assert!(
         text.contains("disk") && text.contains("nothing was changed"),
         "{text}"
@@ -112,7 +112,7 @@ fn no_room_for_pages_refuses_claims_and_the_service_lives() {
     let disk = SmallDisk::mount(&claims);
     let ballast = disk.fill();
     let (code, text) = claim_true(&station, &["-g", "2", "--nonblock"]);
-    assert_eq!(code, Some(70), "{text}");
+    assert_eq!(code, Some(74), "{text}");
     assert!(text.contains("no room left"), "{text}");
     assert_eq!(station.snapshot().expect("it lives").claims, []);
     std::fs::remove_file(ballast).expect("removed");
@@ -534,7 +534,7 @@ fn broken_in_five_ways_every_program_starts_and_claimed_ones_say_what_is_missing
         let told = starts(&station, shell, "");
         assert!(!told.contains("gshare:"), "its limits hold: {told}");
         let (code, text) = claim_true(&station, &["-g", "0.1", "--nonblock"]);
-        assert!(code == Some(70) && text.contains("disk"), "{text}");
+        assert!(code == Some(74) && text.contains("disk"), "{text}");
         std::fs::remove_file(ballast).expect("removed");
         station.stop_service(Signal::SIGTERM).expect("stopped");
         drop(disk);

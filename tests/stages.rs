@@ -461,7 +461,7 @@ fn a_stage_for_later_is_announced_survives_a_restart_and_is_cancelled_by_another
     assert_eq!(shown(), "stage 3 (reclaim), experimental\n");
     let same = said(&station, &["admin", "stage", "3"]);
     assert!(
-        same.ends_with("this is so already; nothing was changed\n"),
+        same.ends_with("this stage is set already; nothing was changed\n"),
         "{same}"
     );
 

@@ -40,8 +40,8 @@ use sizes::{ClaimIdArgs, ExtendArgs, KeepArgs, PartArgs, ReplayArgs, ResizeArgs}
 
 const EXIT_CODES: &str = "\
 Exit codes: the command's own; 64 usage, 69 no service, 70 internal error,
-75 not available now, 77 not permitted, 78 configuration, 124 time limit,
-126 command cannot run, 127 command not found.";
+74 full disk, 75 not available now, 77 not permitted, 78 configuration,
+124 time limit, 126 command cannot run, 127 command not found.";
 
 /// Share the GPUs of one workstation: claim parts of GPUs, with enforced limits, and see actual use.
 #[derive(Debug, Parser)]

@@ -12,6 +12,8 @@ pub const USAGE: u8 = 64;
 pub const NO_SERVICE: u8 = 69;
 /// Something broke that should not.
 pub const INTERNAL: u8 = 70;
+/// A file cannot be written, for example on a full disk.
+pub const STORAGE: u8 = 74;
 /// Not available now, or not within the wait.
 pub const NOT_AVAILABLE: u8 = 75;
 /// Not permitted.
@@ -69,6 +71,7 @@ impl From<WireError> for Failure {
             ErrorCode::NotAvailable => NOT_AVAILABLE,
             ErrorCode::NotPermitted => NOT_PERMITTED,
             ErrorCode::Ended => ENDED,
+            ErrorCode::Storage => STORAGE,
             ErrorCode::Protocol => NO_SERVICE,
             ErrorCode::BadRequest | ErrorCode::Internal => INTERNAL,
         };
@@ -215,6 +218,7 @@ mod tests {
             (ErrorCode::Protocol, 69),
             (ErrorCode::Internal, 70),
             (ErrorCode::BadRequest, 70),
+            (ErrorCode::Storage, 74),
             (ErrorCode::NotAvailable, 75),
             (ErrorCode::NotPermitted, 77),
             (ErrorCode::Ended, 124),

@@ -85,11 +85,8 @@ pub(crate) fn order(world: &World<'_>, found: Option<Found>) -> Result<Order, Wi
     let (dir, line) = (world.host.paths.state_dir.clone(), new.clone());
     let write = move || {
         off::write_line(&dir, FILE, &line).map_err(|error| {
-            WireError::new(
-                ErrorCode::Internal,
-                format!("nothing was recorded: {error}"),
-            )
-            .with_hint(messages::state_disk_room())
+            WireError::new(ErrorCode::Storage, format!("nothing was recorded: {error}"))
+                .with_hint(messages::state_disk_room())
         })
     };
     Ok(Order {

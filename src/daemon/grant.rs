@@ -115,7 +115,11 @@ pub(crate) fn grant_asked(
             if let Some(error @ CgroupError::Bound { .. }) = error.downcast_ref() {
                 told = bound::not_moved(error);
             }
+            if error.is::<NoRoom>() {
+                told.code = ErrorCode::Storage;
+            }
             if error.is::<JournalError>() {
+                told.code = ErrorCode::Storage;
                 let state = with.host.paths.state_dir.display();
                 told = told.with_hint(messages::disk_room(state));
             }
@@ -481,6 +485,11 @@ pub(crate) fn claim_cgroup(
     }
 }
 
+/// The file system of pages is full.
+#[derive(Debug, thiserror::Error)]
+#[error("no room left in {}", .0.display())]
+struct NoRoom(PathBuf);
+
 /// A page is written through a mapping, where a full disk kills the process instead of giving an error.
 fn room_for_page(path: &std::path::Path) -> anyhow::Result<()> {
     let dir = path.parent().unwrap_or(path);
@@ -489,8 +498,7 @@ fn room_for_page(path: &std::path::Path) -> anyhow::Result<()> {
     // A file system that does not report its size has no limit of its own.
     anyhow::ensure!(
         stat.blocks() == 0 || free >= 64 * 1024,
-        "no room left in {}",
-        dir.display()
+        NoRoom(dir.to_owned())
     );
     Ok(())
 }

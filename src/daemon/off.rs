@@ -162,7 +162,7 @@ pub(crate) fn is_unlimited(world: &World<'_>, id: ClaimId) -> bool {
 
 fn unwritten(error: &std::io::Error) -> WireError {
     let text = messages::nothing_changed(error);
-    WireError::new(gshare_proto::ErrorCode::Internal, text)
+    WireError::new(gshare_proto::ErrorCode::Storage, text)
         .with_hint("sudo gshare admin off also works without the service")
 }
 

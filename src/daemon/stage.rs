@@ -223,7 +223,7 @@ pub(crate) fn order(world: &World<'_>, call: AdminCall, past: &Past) -> Result<O
             .with_hint("plan again with --dry-run"));
     }
     if *new == world.config.stages {
-        lines.push("this is so already; nothing was changed".to_owned());
+        lines.push("this stage is set already; nothing was changed".to_owned());
         return Ok(Order::saying(lines.join("\n"), None));
     }
     let act = Act {
@@ -253,7 +253,7 @@ pub(crate) fn order(world: &World<'_>, call: AdminCall, past: &Past) -> Result<O
     let (dir, line) = (world.host.paths.state_dir.clone(), new.clone());
     let write = move || {
         stage::write(&dir, &line).map_err(|error| {
-            WireError::new(ErrorCode::Internal, messages::nothing_changed(error))
+            WireError::new(ErrorCode::Storage, messages::nothing_changed(error))
                 .with_hint(messages::state_disk_room())
         })
     };

@@ -58,6 +58,6 @@ pub(super) fn in_brackets(reason: Option<&str>) -> String {
 
 /// The error for a request that was not carried out because the journal could not record it.
 pub(crate) fn unwritten(error: &JournalError) -> WireError {
-    WireError::new(ErrorCode::Internal, messages::nothing_changed(error))
+    WireError::new(ErrorCode::Storage, messages::nothing_changed(error))
         .with_hint(messages::state_disk_room())
 }

@@ -619,6 +619,8 @@ pub enum ErrorCode {
     NoClaim,
     /// The claim was released or its time limit ended while it waited (exit 124).
     Ended,
+    /// The service's files cannot be written, for example on a full disk (exit 74).
+    Storage,
     /// An internal error of the service.
     Internal,
 }
