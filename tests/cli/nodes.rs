@@ -87,7 +87,7 @@ fn machines_are_seen_at_a_look_and_a_silent_one_keeps_nobody_waiting() {
     let option = gshare(&home, &["nodes", "--", "-oProxyCommand=x"]);
     let option = { option }.output().expect("gshare");
     assert_eq!(code(&option), Some(64));
-    complains(&option, "is no host");
+    complains(&option, "is not a host");
 }
 
 #[test]

@@ -46,7 +46,7 @@ impl Source {
             return Ok(Self::Files(word.into()));
         }
         if word.as_bytes().first().is_none_or(|b| *b == b'-') {
-            let text = format!("`{}` is no host", word.display());
+            let text = format!("`{}` is not a host", word.display());
             return Err(Failure::new(failure::USAGE, text));
         }
         Ok(Self::Ssh(word))

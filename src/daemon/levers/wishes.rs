@@ -137,7 +137,7 @@ pub(crate) fn wants(world: &World<'_>, peer: &Peer, want: &Want, out: &Sender) -
         .and_then(|p| whose::claim_of(world, p.pid))
         .or_else(|| members::claim_by_hint(world, peer, want.hint));
     let Some(id) = id.filter(|id| world.claims.contains_key(id)) else {
-        let why = "the process belongs to no claim".to_owned();
+        let why = "the process is not in a claim".to_owned();
         out.refuse_member("no_claim", why);
         return Vec::new();
     };

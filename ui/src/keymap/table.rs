@@ -80,7 +80,7 @@ pub(super) static COMMANDS: &[Command] = commands! {
     Screen, "2", "" 0, always => |m| act::open_page(m, Claims),
         "the claims as a tree, and the GPUs of the chosen one";
     Screen, "3", "" 0, always => |m| act::open_page(m, Queue),
-        "who waits, why and until when";
+        "the claims that wait, why and until when";
     Screen, "4", "" 0, always => |m| act::open_page(m, History),
         "how much was claimed and used in an hour, a day, a week";
     Screen, "5", "" 0, always => |m| act::open_page(m, Health),
