@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use chrono::{Datelike, Local, TimeZone, Timelike};
 use gshare_proto::history::{
     GpuReport, Heat, HistoryBy, HistoryPoint, HistorySeries, HistorySpec, HistoryView, IdleHolding,
-    ProjectReport, ReportSpec, ReportView, UserReport,
+    ProjectReport, ReportSpec, ReportView, Usage, UserReport,
 };
 use gshare_proto::{ErrorCode, Named, WireError, messages};
 use rusqlite::OptionalExtension;
@@ -194,6 +194,11 @@ fn filter(spec: &HistorySpec, place: &Place, names: &Names) -> Result<Filter, Wi
     Ok(filter)
 }
 
+/// What the largest come first by: programs without a claim have only use.
+fn weight(usage: &Usage) -> f64 {
+    usage.claimed_gpu_s.max(usage.used_gpu_s.unwrap_or(0.0))
+}
+
 impl Store {
     fn machine(&self, span: &Span) -> rusqlite::Result<BTreeMap<i64, Sum>> {
         let found = self.sums(span, Group::All, &only(&[kind::MACHINE]))?;
@@ -328,7 +333,7 @@ impl Store {
                 lines
             }
         };
-        lines.sort_by(|a, b| b.usage.claimed_gpu_s.total_cmp(&a.usage.claimed_gpu_s));
+        lines.sort_by(|a, b| weight(&b.usage).total_cmp(&weight(&a.usage)));
         lines.truncate(MOST_LINES);
         if spec.by == HistoryBy::User && spec.key.is_none() {
             lines.insert(0, machine()?);
@@ -473,7 +478,7 @@ impl Store {
                 }
             })
             .collect();
-        users.sort_by(|a, b| b.usage.claimed_gpu_s.total_cmp(&a.usage.claimed_gpu_s));
+        users.sort_by(|a, b| weight(&b.usage).total_cmp(&weight(&a.usage)));
         let held = Filter {
             kinds: vec![kind::CLAIM],
             ..claims.clone()
@@ -489,7 +494,7 @@ impl Store {
                 },
             })
             .collect();
-        projects.sort_by(|a, b| b.usage.claimed_gpu_s.total_cmp(&a.usage.claimed_gpu_s));
+        projects.sort_by(|a, b| weight(&b.usage).total_cmp(&weight(&a.usage)));
         let gpus = if uid.is_some() {
             self.sums(&span, Group::Gpu, &held)
         } else {

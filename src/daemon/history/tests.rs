@@ -142,6 +142,19 @@ fn every_level_has_the_same_sums() {
 }
 
 #[test]
+fn where_programs_have_no_claim_those_who_use_the_most_come_first() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut store = open(&dir);
+    let mut step = step(BEGIN);
+    step.rows.insert(claim(1, 7), sum(0.0, Some(2.0)));
+    step.rows.insert(claim(2, 8), sum(0.0, Some(9.0)));
+    store.add_all(&[step]).unwrap();
+    let users = report(&store, BEGIN, BEGIN + 10).users;
+    let users: Vec<u32> = users.iter().map(|u| u.uid).collect();
+    assert_eq!(users, [8, 7]);
+}
+
+#[test]
 fn others_claims_have_no_names() {
     let dir = tempfile::tempdir().unwrap();
     let mut store = open(&dir);
