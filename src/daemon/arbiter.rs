@@ -364,7 +364,8 @@ fn wait(
         if let Some(set) = sets.get_mut(index)
             && let Some(entry) = set.claims.get(*at)
         {
-            let calls = entry.turning.bell.drain();
+            // A member can shut down its end, which is readable without a byte from then on.
+            let calls = entry.turning.bell.drain().max(1);
             *set.calls.entry(entry.claim).or_default() += calls;
             rang.push(*index);
         }
@@ -536,8 +537,11 @@ impl Entry {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsRawFd;
+
     use gshare_abi::host::LimitsInit;
     use gshare_abi::{GateView, GpuUuid};
+    use nix::sys::socket::{Shutdown, shutdown};
 
     use super::*;
 
@@ -618,6 +622,18 @@ mod tests {
         assert_eq!(said(&gone).0.mode(), Mode::Free);
         sets.get_mut(&0).expect("a set").report(&shared);
         assert_eq!(figures()[&(0, 1)].turns_ns, 7);
+    }
+
+    #[test]
+    fn a_member_that_shuts_its_end_of_the_doorbell_down_costs_few_looks() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (one, other) = (entry(dir.path(), 1, 0).0, entry(dir.path(), 2, 0).0);
+        let mut sets = regroup(BTreeMap::new(), together(table(&[&one, &other])));
+        shutdown(one.turning.member_fd().as_raw_fd(), Shutdown::Write).expect("shut down");
+        let woken = UnixDatagram::unbound().expect("a socket");
+        let soon = monotonic_ns() + 1_000_000_000;
+        let looks = (0..CALLS * 2).map(|_| wait(&mut sets, &woken, soon).1.len());
+        assert_eq!(looks.take_while(|rang| *rang > 0).count(), CALLS as usize);
     }
 
     #[test]

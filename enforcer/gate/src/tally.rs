@@ -162,6 +162,12 @@ struct Cell {
 }
 
 impl Cell {
+    /// First ends the grant: a launch that has just read it writes its rest back.
+    fn take_grant(&self) -> u64 {
+        self.word.store(0, Relaxed);
+        self.left_ns.swap(0, Relaxed)
+    }
+
     fn take(&self) -> Load {
         Load {
             busy_ns: self.busy_ns.swap(0, Relaxed),
@@ -352,13 +358,13 @@ impl Tally {
 
     /// Takes back the rest of a stream's grant, in nanoseconds.
     pub fn take_grant(&self, place: u64) -> u64 {
-        self.claim(place).left_ns.swap(0, Relaxed)
+        self.claim(place).take_grant()
     }
 
     /// Takes back all grants when a new decision ends them; returns the unused nanoseconds.
     pub fn take_grants(&self) -> u64 {
         let cells = self.cells.iter();
-        cells.map(|cell| cell.left_ns.swap(0, Relaxed)).sum()
+        cells.map(Cell::take_grant).sum()
     }
 
     /// Sum of unused grants, in nanoseconds.
@@ -625,6 +631,8 @@ mod tests {
         );
         tally.grant(turn, place(7, 1 << 8), 1000);
         assert_eq!((tally.take_grants(), tally.unused_ns()), (1000, 0));
+        // A launch that had read the grant before writes its rest.
+        tally.claim(place(7, 1 << 8)).left_ns.store(900, Relaxed);
         assert!(!spend(turn, 7, 1));
     }
 
