@@ -51,7 +51,7 @@ pub(super) fn run(config: Option<&Path>, args: &CommentArgs) -> Outcome {
     let none = args.hosts.is_empty().then_some(None);
     let hosts = args.hosts.iter().map(Some).chain(none);
     let mut sums: BTreeMap<u32, (usize, Usage)> = BTreeMap::new();
-    let mut silent = None;
+    let mut first = None;
     for host in hosts.filter(|_| !jobs.is_empty()) {
         match asked(host.map(AsRef::as_ref), config, &lines) {
             Ok(all) => {
@@ -61,7 +61,7 @@ pub(super) fn run(config: Option<&Path>, args: &CommentArgs) -> Outcome {
                     add(sum, &usage);
                 }
             }
-            Err(failure) => silent = silent.or(Some(failure)),
+            Err(failure) => first = first.or(Some(failure)),
         }
     }
     let mut written = 0;
@@ -73,11 +73,13 @@ pub(super) fn run(config: Option<&Path>, args: &CommentArgs) -> Outcome {
         sacctmgr.args("--immediate --quiet modify job where".split(' '));
         let (job, text) = (format!("jobid={job}"), text(usage));
         sacctmgr.args([&job, "set", &format!("AdminComment={text}")]);
-        said(sacctmgr, "")?;
-        written += 1;
+        match said(sacctmgr, "") {
+            Ok(_) => written += 1,
+            Err(failure) => first = first.or(Some(failure)),
+        }
     }
     out::print(&format!("comments written: {written}\n"))?;
-    silent.map_or(Ok(0), Err)
+    first.map_or(Ok(0), Err)
 }
 
 /// What [`ended`] reads. A line break in a comment would cut its line before the last fields.

@@ -13,6 +13,7 @@ use rusqlite::OptionalExtension;
 use super::ask::{Filter, Group, Span, Sums};
 use super::store::{ClaimFace, NOBODY, Store, kind};
 use super::sum::Sum;
+use crate::daemon::convert::without_containers;
 use crate::daemon::names::Names;
 use crate::daemon::played::Machine;
 use crate::daemon::viewer::Viewer;
@@ -319,7 +320,8 @@ impl Store {
                     let face = face.map(|f| place.viewer.sees_face(f));
                     let (what, uid) = face.map(|f| (f.what, f.uid)).unzip();
                     // The caller may not know others' names.
-                    if name.is_some() && what != name {
+                    let own = what.as_deref().map(without_containers);
+                    if name.is_some() && own != name.as_deref() {
                         continue;
                     }
                     let label = format!("c{claim} {}", what.unwrap_or_default());

@@ -101,7 +101,9 @@ impl Store {
         conditions.extend((group == Group::Claim).then(|| "s.claim <> 0".to_owned()));
         conditions.extend(filter.uid.map(|uid| format!("s.uid = {uid}")));
         conditions.extend(filter.claim.map(|c| format!("s.claim = {c}")));
-        let named = "s.claim IN (SELECT claim FROM face WHERE what = ?6)".to_owned();
+        let named = "s.claim IN (SELECT claim FROM face WHERE ?6 =
+            iif(what LIKE '[%] %', substr(what, instr(what, '] ') + 2), what))"
+            .to_owned();
         conditions.extend(filter.name.as_ref().map(|_| named));
         conditions.extend(filter.private_of.map(|uid| {
             format!("(s.uid = {uid} OR s.claim NOT IN (SELECT claim FROM face WHERE private))")

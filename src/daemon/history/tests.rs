@@ -200,17 +200,21 @@ fn others_claims_have_no_names() {
         key: Some("secret.py".into()),
         ..by_claim.clone()
     };
-    for (viewer, found) in [
-        (Viewer::All(0), 1),
-        (user(7, false), 1),
-        (user(8, false), 0),
-    ] {
-        let place = Place {
-            viewer,
-            ..place(BEGIN + 10)
-        };
-        let history = store.history(&named, &place, &names).unwrap();
-        assert_eq!(history.series.len(), found, "{viewer:?}");
+    for what in ["secret.py", "[trainer, n1] secret.py"] {
+        let sql = "UPDATE face SET what = ?1 WHERE claim = 1";
+        store.db.execute(sql, [what]).unwrap();
+        for (viewer, found) in [
+            (Viewer::All(0), 1),
+            (user(7, false), 1),
+            (user(8, false), 0),
+        ] {
+            let place = Place {
+                viewer,
+                ..place(BEGIN + 10)
+            };
+            let history = store.history(&named, &place, &names).unwrap();
+            assert_eq!(history.series.len(), found, "{what} {viewer:?}");
+        }
     }
 
     // A private Slurm job appears only in the lists of its owner and root.
