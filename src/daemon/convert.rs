@@ -238,14 +238,6 @@ pub(super) fn what_in(containers: &[String], name: Option<&str>, command: &[Stri
     }
 }
 
-/// The name alone of [`what_in`].
-pub(super) fn without_containers(what: &str) -> &str {
-    let rest = what
-        .strip_prefix('[')
-        .and_then(|rest| rest.split_once("] "));
-    rest.map_or(what, |(_, name)| name)
-}
-
 /// A user's text for other users' terminals: limited in length, without control characters.
 pub(crate) fn clean(text: &str, most: usize) -> String {
     figures::printable(text).take(most).collect()

@@ -13,7 +13,6 @@ use rusqlite::OptionalExtension;
 use super::ask::{Filter, Group, Span, Sums};
 use super::store::{ClaimFace, NOBODY, Store, kind};
 use super::sum::Sum;
-use crate::daemon::convert::without_containers;
 use crate::daemon::names::Names;
 use crate::daemon::played::Machine;
 use crate::daemon::viewer::Viewer;
@@ -320,8 +319,8 @@ impl Store {
                     let face = face.map(|f| place.viewer.sees_face(f));
                     let (what, uid) = face.map(|f| (f.what, f.uid)).unzip();
                     // The caller may not know others' names.
-                    let own = what.as_deref().map(without_containers);
-                    if name.is_some() && own != name.as_deref() {
+                    let is_seen = |name: &String| what.as_ref().is_some_and(|w| w.ends_with(name));
+                    if !name.as_ref().is_none_or(is_seen) {
                         continue;
                     }
                     let label = format!("c{claim} {}", what.unwrap_or_default());

@@ -95,7 +95,7 @@ pub(super) fn rows(view: &View<'_>, answers: Option<&[Answer]>, cols: u16) -> us
     match answers {
         None => 2,
         Some([best, ..]) if best.size > 0.0 && usize::from(cols) >= crate::view::WIDE => 4,
-        Some(all) => 2 + usize::from(all.len() > 1 || !later(view).is_empty()),
+        Some(all) => 2 + usize::from(all.len() > 1 || !later(view, usize::MAX).is_empty()),
     }
 }
 
@@ -147,8 +147,9 @@ pub(in crate::view) fn when(tried: &Tried, asked_ms: u64) -> Option<String> {
     Some(format!("{}: {}", expected.when(), expected.cause))
 }
 
-/// When a part starts where nothing is free, who comes first, and when a whole GPU starts where a part is free.
-fn later(view: &View<'_>) -> Vec<Line<'static>> {
+/// When a part starts where nothing is free, who comes first, and when a whole GPU starts where a part is free; without
+/// the cause where that would be cut.
+fn later(view: &View<'_>, cols: usize) -> Vec<Line<'static>> {
     let now = view.snapshot.claimable_now.iter();
     let rooms = now.flat_map(|now| &now.models);
     let runs = rooms.flat_map(|room| view.model.dry_runs_of(room));
@@ -157,6 +158,8 @@ fn later(view: &View<'_>) -> Vec<Line<'static>> {
         let size = size.trim_end_matches(".0");
         let (keeps, when) = (keeps(tried), when(tried, run.asked.0)?);
         let text = format!("{size} {model} {keeps} {when}");
+        let brief = text.split_once(": ").filter(|_| width(&text) > cols);
+        let text = brief.map_or(text.clone(), |(brief, _)| brief.to_owned());
         Some((run.milli, line!(view; good text)))
     });
     let who = first(view).map(|text| (WHOLE - 1, line!(view; dim text)));
@@ -188,11 +191,10 @@ pub(super) fn draw(view: &View<'_>, answers: Option<&[Answer]>, area: Rect, scen
         scene.line(head, area, 0);
         return scene.line(others_line(view, area.width), area, 1);
     };
-    let mut later = later(view);
     let has = all.first().is_some_and(|a| a.size > 0.0);
     if area.height >= 4 && look.glyphs.lines && has {
         scene.line(head, area, 0);
-        return large(view, all, later, area, scene);
+        return large(view, all, area, scene);
     }
     // The best in the first row, the others and the future in the second.
     let mut rest: Vec<Line<'static>> = Vec::new();
@@ -206,7 +208,7 @@ pub(super) fn draw(view: &View<'_>, answers: Option<&[Answer]>, area: Rect, scen
         head.push_span(span("none now", view.theme.strong));
     }
     scene.line(head, area, 0);
-    rest.append(&mut later);
+    rest.extend(later(view, cols.saturating_sub(indent)));
     let second = u16::from(!rest.is_empty());
     let mut line = Line::from(" ".repeat(indent));
     for (i, next) in rest.into_iter().enumerate() {
@@ -268,13 +270,7 @@ fn digit(c: char, row: usize) -> String {
 const OTHERS: u16 = 54;
 
 /// With large figures, and the viewer's own sums at the right.
-fn large(
-    view: &View<'_>,
-    all: &[Answer],
-    later: Vec<Line<'static>>,
-    area: Rect,
-    scene: &mut Scene<'_>,
-) {
+fn large(view: &View<'_>, all: &[Answer], area: Rect, scene: &mut Scene<'_>) {
     let big = |row: usize| -> String {
         let digits = all[0].amount.chars().map(|c| digit(c, row));
         format!(" {}", digits.collect::<Vec<_>>().join(" "))
@@ -290,7 +286,8 @@ fn large(
     let mut lines = vec![line!(view; strong all[0].text(whole))];
     let lasts = all[0].lasts.filter(|_| !whole);
     lines.extend(lasts.map(|text| line!(view; strong text)));
-    lines.extend(all[1..].iter().map(|a| said(view, a, true)).chain(later));
+    lines.extend(all[1..].iter().map(|a| said(view, a, true)));
+    lines.extend(later(view, words_at.width.into()));
     let mut sums = yours(view);
     sums.extend(others(view, OTHERS.into()));
     scene.rows((0..3).map(style), below(digits, 1));

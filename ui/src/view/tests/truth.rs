@@ -297,13 +297,13 @@ fn free_now_is_yours_or_on_loan_by_a_dry_run() {
             cause: "c12 ends".to_owned(),
         };
         crate::update::update(&mut m, answer(seq, starts, None));
-        crate::update::update(&mut m, answer(whole, false, Some(later)));
+        crate::update::update(&mut m, answer(whole, false, Some(later.clone())));
         // It is not requested again each second.
         assert_eq!(asked(&mut m), []);
         let text = screen(&m);
         let keeps = if entitled { "yours" } else { "on loan" };
-        let whole = format!("5 wait before you;  1 RTX 4090 {keeps} in 2h 35m: c12 ends");
-        assert!(text.contains(&whole) || size.0 > 80, "{text}");
+        let both = format!("5 wait before you;  1 RTX 4090 {keeps} in 2h 35m: c12 ends");
+        assert!(text.contains(&both) || size.0 > 80, "{text}");
         let line = row(
             &text,
             if size.0 < 100 {
@@ -311,6 +311,19 @@ fn free_now_is_yours_or_on_loan_by_a_dry_run() {
             } else {
                 "█▀█"
             },
+        );
+        let later = ExpectedView {
+            cause: "c12 ends, or its owner takes it off the GPU, whichever is first of the two"
+                .to_owned(),
+            ..later
+        };
+        let mut long = m.clone();
+        crate::update::update(&mut long, answer(whole, false, Some(later)));
+        let text = screen(&long);
+        let brief = format!("1 RTX 4090 {keeps} in 2h 35m");
+        assert!(
+            text.contains(&brief) && !text.contains("its owner takes"),
+            "{text}"
         );
         let mut changed = m;
         let now = &mut changed.snapshot.as_mut().unwrap().claimable_now;
