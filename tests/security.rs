@@ -1317,8 +1317,8 @@ fn no_command_line_and_no_directory_is_on_disk() {
     let kernel = format!("cat; : -f {}", connection.display());
     let starts: [(&str, &[&str]); 3] = [
         (
-            "claim -q -g 0.5 -- sh -c",
-            &["cat; :", "--data=secret-word"],
+            "claim -q -g 0.5 -- bash -ec",
+            &["cat; : /x/y=3 secret-word", "--data=secret-word"],
         ),
         ("kernel exec -g 0.5 -- sh -c", &[&kernel]),
         ("claim -q -g 1 -- ./train.sh secret-word --bs=3", &[]),

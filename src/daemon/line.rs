@@ -147,6 +147,17 @@ mod tests {
     }
 
     #[test]
+    fn a_line_with_any_number_is_read_again() {
+        let whole = line("train --x=1e308k --y=-inf --z=1e999");
+        let text = serde_json::to_string(&whole).unwrap();
+        assert_eq!(
+            serde_json::from_str::<Line>(&text).unwrap(),
+            whole,
+            "{text}"
+        );
+    }
+
+    #[test]
     fn lines_of_older_versions_are_read_whole_and_stored_without_arguments() {
         let old: Line = serde_json::from_str(r#"{"command": ["sh", "run.sh", "secret"]}"#).unwrap();
         assert_eq!(old, line("sh run.sh secret"));

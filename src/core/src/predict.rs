@@ -20,7 +20,7 @@ mod time;
 pub use fit::Found;
 pub use next::{NOTHING, Need, Track};
 pub use phases::{Phase, Place, phases};
-pub use shape::Shape;
+pub use shape::{Shape, is_name};
 pub use share::{BINS, Busy};
 pub use time::{Span, duration};
 

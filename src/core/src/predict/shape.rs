@@ -41,6 +41,26 @@ fn runner(word: &str) -> Option<&'static str> {
     RUNNERS.into_iter().find(|r| *r == short)
 }
 
+/// Letters of a program's flags before code, before a module, and before a value that is no script.
+fn letters(program: &str) -> [&'static str; 3] {
+    match program {
+        "bash" | "sh" => ["c", "", "oO"],
+        "perl" => ["eE", "", "MmI"],
+        "ruby" => ["e", "", "rIEC"],
+        "node" => ["ep", "", "rC"],
+        "julia" => ["eE", "m", "pLtJHC"],
+        "Rscript" => ["e", "", ""],
+        _ => ["c", "m", "WXQ"],
+    }
+}
+
+/// Whether a text can be the name of a number, and is neither a path nor code.
+#[must_use]
+pub fn is_name(text: &str) -> bool {
+    let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-');
+    (1..=64).contains(&text.len()) && text.chars().all(fits)
+}
+
 fn number(text: &str) -> Option<f64> {
     let plain = text.trim();
     let first = plain.chars().next()?;
@@ -56,8 +76,8 @@ fn number(text: &str) -> Option<f64> {
     digits
         .parse::<f64>()
         .ok()
-        .filter(|n| n.is_finite())
         .map(|n| n * unit)
+        .filter(|n| n.is_finite())
 }
 
 /// The last part of a path, without numbers.
@@ -84,51 +104,80 @@ impl Shape {
     pub fn of(command: &[String]) -> Self {
         let mut words = command.iter().map(String::as_str).peekable();
         // Skip programs that only start the command, and environment variables.
-        while words.peek().is_some_and(|w| {
-            STARTERS.contains(&base(w))
-                || (w.contains('=') && !w.starts_with('-') && !w.contains('/'))
-        }) {
-            words.next();
+        let assigns = |word: &str| {
+            let name = word.split_once('=').map(|(name, _)| name);
+            name.is_some_and(|name| !name.starts_with('-') && !name.contains('/'))
+        };
+        let mut starter = None;
+        while let Some(word) = words.next_if(|w| assigns(w) || STARTERS.contains(&base(w))) {
+            starter = Some(word).filter(|w| !assigns(w)).or(starter);
         }
-        let Some(program) = words.next() else {
+        // A starter's own flag is no program.
+        let starter = starter.filter(|_| words.peek().is_some_and(|w| w.starts_with('-')));
+        let Some(program) = starter.or_else(|| words.next()) else {
             return Self::default();
         };
         let program_name = runner(program).unwrap_or_else(|| base(program));
-        let mut script = program_name.to_owned();
+        let mut script = program_name;
         if runner(program).is_some()
             || matches!(program_name, "torchrun" | "accelerate" | "uv" | "deepspeed")
         {
-            while let Some(word) = words.peek() {
-                match *word {
-                    "-m" => {
-                        words.next();
-                        script = words.next().unwrap_or("-m").to_owned();
+            let mut of = program_name;
+            let mut code = false;
+            while let Some(word) = words.next() {
+                let flags = match word.strip_prefix('-') {
+                    Some("") => {
+                        script = word;
                         break;
                     }
-                    "-c" => {
-                        words.next();
-                        words.next();
-                        "-c".clone_into(&mut script);
+                    Some(long) if long.starts_with('-') => {
+                        code |= matches!(long, "-eval" | "-print");
+                        continue;
+                    }
+                    Some(flags) => flags,
+                    None if code => break,
+                    None if matches!(word, "run" | "launch") || number(word).is_some() => continue,
+                    None => match runner(word) {
+                        Some(inner) => {
+                            of = inner;
+                            continue;
+                        }
+                        None => {
+                            script = base(word);
+                            break;
+                        }
+                    },
+                };
+                let kinds = letters(of);
+                let kind = |c| kinds.iter().position(|kind| kind.contains(c));
+                let found = flags
+                    .char_indices()
+                    .find_map(|(at, c)| Some((at, kind(c)?)));
+                match found.map(|(at, kind)| (kind, &flags[at + 1..])) {
+                    None => {}
+                    Some((0, rest)) => {
+                        code = true;
+                        // To shells the rest are flags, to others it is the code.
+                        if !rest.is_empty() && !matches!(of, "bash" | "sh") {
+                            break;
+                        }
+                    }
+                    Some((1, "")) => {
+                        script = words.next().map_or("-m", base);
                         break;
                     }
-                    "run" | "launch" => {
-                        words.next();
-                    }
-                    w if w.starts_with('-') => {
-                        words.next();
-                    }
-                    w if number(w).is_some() => {
-                        words.next();
-                    }
-                    w if runner(w).is_some() => {
-                        words.next();
-                    }
-                    w => {
-                        base(w).clone_into(&mut script);
-                        words.next();
+                    Some((1, module)) => {
+                        script = base(module);
                         break;
                     }
+                    Some((_, "")) => {
+                        words.next();
+                    }
+                    Some(_) => {}
                 }
+            }
+            if code {
+                script = "-c";
             }
         }
         let (mut texts, mut numbers) = (Vec::new(), Vec::new());
@@ -136,15 +185,17 @@ impl Shape {
         while let Some(word) = words.next() {
             let flag = word.starts_with('-') && number(word).is_none();
             let (key, value) = match word.split_once('=') {
-                Some((key, value)) => (key.trim_start_matches('-').to_owned(), Some(value)),
-                None if flag => {
+                Some((key, value)) if is_name(key.trim_start_matches('-')) => {
+                    (key.trim_start_matches('-').to_owned(), Some(value))
+                }
+                None if flag && is_name(word.trim_start_matches('-')) => {
                     let follows = |next: &&str| !next.starts_with('-') || number(next).is_some();
                     (
                         word.trim_start_matches('-').to_owned(),
                         words.next_if(follows),
                     )
                 }
-                None => {
+                _ => {
                     place += 1;
                     (format!("argument {place}"), Some(word))
                 }
@@ -172,7 +223,7 @@ impl Shape {
         }
         Self {
             program: program_name.to_owned(),
-            script,
+            script: script.to_owned(),
             words: text,
             numbers,
         }

@@ -60,6 +60,65 @@ fn numbers_are_features_and_paths_are_reduced() {
 }
 
 #[test]
+fn code_and_paths_are_neither_a_script_nor_the_name_of_a_number() {
+    const CODE: &str = "cd /x/secret=7 --secret 5";
+    for start in [
+        "bash -c",
+        "bash -lc",
+        "sh -cx",
+        "bash -eo pipefail -c",
+        "uv run bash -xec",
+        "python -uc",
+        "python -W ignore -Bc",
+        "perl -MTime::HiRes -lane",
+        "ruby -e",
+        "node -pe",
+        "node --print",
+        "julia --eval",
+        "Rscript -e",
+    ] {
+        let mut line = words(start);
+        line.push(CODE.to_owned());
+        let shape = Shape::of(&line);
+        assert_eq!((&*shape.script, shape.numbers.len()), ("-c", 0), "{start}");
+    }
+    for (line, program, script) in [
+        ("bash -e -o pipefail /x/run.sh", "bash", "run.sh"),
+        ("python -Wonce -X dev -m pkg.train", "python", "pkg.train"),
+        ("python -cprint(1) /x/secret", "python", "-c"),
+        ("bash -m /secret/run.sh", "bash", "run.sh"),
+        ("env KEY=a/secret python t.py", "python", "t.py"),
+        ("env --chdir=/x/secret python t.py", "env", "env"),
+    ] {
+        let shape = shape(line);
+        assert_eq!(
+            (&*shape.program, &*shape.script),
+            (program, script),
+            "{line}"
+        );
+    }
+    let long = format!("{}=1", "n".repeat(65));
+    for word in [
+        "/d/secret/year=2024",
+        "a b where id=5",
+        "-I/secret 5",
+        "--x=1e308k",
+        &long,
+    ] {
+        let shape = Shape::of(&["./t".to_owned(), word.to_owned(), "3".to_owned()]);
+        let names: Vec<&str> = shape.numbers.iter().map(|(name, _)| &**name).collect();
+        assert!(
+            matches!(names[..], [] | ["argument 1" | "argument 2"]),
+            "{names:?}"
+        );
+        assert!(
+            shape.numbers.iter().all(|(_, n)| n.is_finite()),
+            "{shape:?}"
+        );
+    }
+}
+
+#[test]
 fn repeats_say_what_a_run_needs() {
     let runs = vec![
         past(3, "python t.py --bs 8", 9.2),
