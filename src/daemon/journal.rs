@@ -471,6 +471,19 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn an_older_service_of_this_format_reads_the_kernel_of_a_claim() {
+        let mut record = claim(1);
+        record.origin.kernel = Some(KernelRecord {
+            id: "k".into(),
+            connection: "/home/ada/kernel-k.json".into(),
+        });
+        let text = serde_json::to_value(&record).unwrap();
+        let kernel = text["kernel"].clone();
+        let spec: gshare_proto::KernelSpec = serde_json::from_value(kernel).unwrap();
+        assert_eq!((&*spec.id, &*spec.connection), ("k", ""));
+    }
+
+    #[test]
     fn points_of_older_versions_are_read_and_forgotten() {
         let dir = tempfile::tempdir().unwrap();
         let j = Journal::open(&dir.path().join("db")).unwrap();

@@ -2,7 +2,7 @@
 
 use gshare_config::Stage;
 use gshare_core::Held;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use gshare_proto::{ClaimSpec, CommandLine, KernelSpec, SignalSpec};
 use serde::{Deserialize, Serialize};
@@ -191,8 +191,13 @@ pub(crate) struct KernelRecord {
     /// Its id, the same after restarts.
     pub(crate) id: String,
     /// Its connection file, in memory only. Unknown after a restart of the service while the kernel does not run.
-    #[serde(default, skip_serializing)]
+    #[serde(default, serialize_with = "no_path")]
     pub(crate) connection: PathBuf,
+}
+
+/// An older service cannot read a record without the field.
+fn no_path<S: serde::Serializer>(_: &Path, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str("")
 }
 
 impl From<KernelSpec> for KernelRecord {
