@@ -22,6 +22,7 @@ use file::{DOCUMENT, FORMAT, put_meta, signed};
 pub(crate) use file::{Journal, JournalError};
 pub(crate) use health::{Store, XidRecord};
 pub(crate) use holding::{HoldingRecord, ParkedRecord};
+pub(crate) use older::rewrite;
 use past::Budget;
 pub(crate) use past::{Ended, ended_since, running};
 #[cfg(test)]
@@ -96,8 +97,7 @@ impl Journal {
         self.next_id = self.next_id.max(id.0.saturating_add(1));
     }
 
-    /// Opens or creates the file. An older format is converted in one transaction, after the file was copied; a newer
-    /// format is not changed.
+    /// Opens or creates the file. An older format is converted in one transaction; a newer format is not changed.
     pub(crate) fn open(path: &Path) -> Result<Self, JournalError> {
         let failed = |source| JournalError::Open {
             path: path.to_owned(),
@@ -134,12 +134,13 @@ impl Journal {
         db.pragma_update(None, "journal_size_limit", 4 << 20)
             .map_err(failed)?;
         if tables > 0 && found < FORMAT {
-            older::convert(&mut db, path, || {})?;
+            older::convert(&mut db, || {})?;
         }
         lay_out(&db).map_err(failed)?;
         db.pragma_update(None, "user_version", FORMAT)
             .map_err(failed)?;
-        older::tend_copy(path);
+        // An older version kept a copy of a file that it converted.
+        let _ = std::fs::remove_file(path.with_extension("db.format-1"));
         // On a full disk the next start does it.
         if let Err(error) = older::forget_lines(&mut db) {
             tracing::warn!(%error, "the journal still has command lines that an older version stored");

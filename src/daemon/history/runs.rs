@@ -7,13 +7,14 @@ use std::time::Duration;
 use gshare_core::Bytes;
 use gshare_core::predict::{
     BINS, Busy, Earlier, Estimate, NOMINAL, Past, RUNS, SCORES, Scores, Shape, Span, duration,
-    estimate,
+    estimate, is_name,
 };
 use gshare_enforcer::proc;
 use rusqlite::{Connection, OptionalExtension, params};
 use serde::{Deserialize, Serialize};
 
 use super::store::Store;
+use crate::daemon::journal;
 use crate::daemon::line::hashed;
 
 /// Maximum number of records; the oldest are dropped.
@@ -325,13 +326,17 @@ impl Store {
     }
 }
 
-/// Records of earlier versions contained the words of arguments.
+/// Records of earlier versions had words of arguments, code as the name of a script, and paths of notebooks.
 pub(super) fn forget_words(store: &mut Store) -> rusqlite::Result<()> {
-    const DONE: &str = "words";
-    let done = "SELECT 1 FROM meta WHERE key = ?1";
-    if store.db.prepare(done)?.exists([DONE])? {
+    const DONE: &str = "plain";
+    let has = |store: &Store, key| {
+        let sql = "SELECT 1 FROM meta WHERE key = ?1";
+        store.db.prepare(sql)?.exists([key])
+    };
+    if has(store, DONE)? {
         return Ok(());
     }
+    let words_are_hashed = has(store, "words")?;
     let ids: Vec<i64> = store
         .db
         .prepare("SELECT id FROM run")?
@@ -340,40 +345,48 @@ pub(super) fn forget_words(store: &mut Store) -> rusqlite::Result<()> {
     store.in_transaction(|store| {
         for id in ids {
             let mut found = store.list("id = ?1", &[&id], 1)?;
-            if let Some(record) = found.first_mut() {
-                record.shape.words = hashed(&record.shape.words);
+            if let Some(RunRecord { shape, notebook, .. }) = found.first_mut() {
+                if !words_are_hashed {
+                    shape.words = hashed(&shape.words);
+                }
+                if has_code(&shape.script) {
+                    "-c".clone_into(&mut shape.script);
+                }
+                let name = |key: &str| is_name(key.strip_prefix("argument ").unwrap_or(key));
+                shape.numbers.retain(|(key, _)| name(key));
+                if let Some((_, name)) = notebook.as_deref().and_then(|path| path.rsplit_once('/')) {
+                    *notebook = Some(name.to_owned());
+                }
             }
             // Skip a record that cannot be read.
+            let script = found.first().map(|r| &*r.shape.script);
             let text = found.first().and_then(|r| serde_json::to_string(r).ok());
             store
                 .db
-                .prepare_cached("UPDATE run SET record = ?2 WHERE id = ?1")?
-                .execute(params![id, text.unwrap_or_default()])?;
+                .prepare_cached("UPDATE run SET record = ?2, script = ?3 WHERE id = ?1")?
+                .execute(params![id, text.unwrap_or_default(), script.unwrap_or_default()])?;
         }
+        store.db.execute_batch(
+            "UPDATE face SET notebook = replace(notebook, rtrim(notebook, replace(notebook, '/', '')), '')
+             WHERE notebook LIKE '%/%';
+             UPDATE face SET what = substr(what, 1, instr(what, ' ')) || '-c'
+             WHERE what LIKE '% % %' AND (what LIKE 'python%'
+                 OR substr(what, 1, instr(what, ' ') - 1) IN ('bash', 'sh', 'perl', 'ruby', 'node', 'julia', 'Rscript'));
+             INSERT OR IGNORE INTO meta (key, value) VALUES ('words', 1)",
+        )
+    })?;
+    // Free space still has the old ones.
+    if journal::rewrite(&store.db)? {
         store
             .db
             .execute("INSERT INTO meta (key, value) VALUES (?1, 1)", [DONE])?;
-        Ok(())
-    })
+    }
+    Ok(())
 }
 
-/// Earlier versions kept the paths of notebooks.
-pub(super) fn forget_paths(store: &mut Store) -> rusqlite::Result<()> {
-    store.in_transaction(|store| {
-        let first = "INSERT OR IGNORE INTO meta (key, value) VALUES ('paths', 1)";
-        if store.db.execute(first, [])? == 0 {
-            return Ok(());
-        }
-        store.db.execute_batch(
-            "PRAGMA secure_delete = 1;
-             UPDATE face SET notebook = replace(notebook, rtrim(notebook, replace(notebook, '/', '')), '')
-             WHERE notebook LIKE '%/%';
-             UPDATE run SET record = json_set(record, '$.notebook', replace(record ->> 'notebook',
-                 rtrim(record ->> 'notebook', replace(record ->> 'notebook', '/', '')), ''))
-             WHERE json_valid(record) AND record ->> 'notebook' LIKE '%/%';
-             PRAGMA secure_delete = 0;",
-        )
-    })
+/// Whether the name of a script is the end of code, as earlier versions took it from `bash -lc`.
+fn has_code(script: &str) -> bool {
+    script.contains(|c: char| c.is_whitespace() || c.is_ascii_punctuation() && !"._-+".contains(c))
 }
 
 /// Inserts records unchanged, for benchmarks.

@@ -303,8 +303,13 @@ impl Store {
             series: HashMap::new(),
             insert,
         };
-        super::runs::forget_words(&mut store)?;
-        super::runs::forget_paths(&mut store)?;
+        match super::runs::forget_words(&mut store) {
+            // On a full disk the next start does it.
+            Err(error) if !is_damage(&error) => {
+                tracing::warn!(%error, "the history still has words that an older version stored");
+            }
+            done => done?,
+        }
         Ok(store)
     }
 

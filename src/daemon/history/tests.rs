@@ -516,7 +516,7 @@ fn of_arguments_only_numbers_are_kept() {
     store.db.execute(sql, [old]).unwrap();
     store
         .db
-        .execute("DELETE FROM meta WHERE key IN ('words', 'paths')", [])
+        .execute("DELETE FROM meta WHERE key IN ('words', 'plain')", [])
         .unwrap();
     drop(store);
     store = open(&dir);
@@ -538,6 +538,57 @@ fn of_arguments_only_numbers_are_kept() {
     };
     let told = store.told(&whose, &shape, 1).unwrap();
     assert_eq!(told.records.len(), 2);
+}
+
+#[test]
+fn nothing_in_the_file_has_words_that_an_older_version_stored() {
+    use super::runs::{RunRecord, Whose};
+    use gshare_core::predict::Shape;
+    let dir = tempfile::tempdir().unwrap();
+    let mut store = open(&dir);
+    let number = |name: &str| (name.to_owned(), 1.0);
+    let run = RunRecord {
+        notebook: Some("/home/SECRET/vit.ipynb".to_owned()),
+        shape: Shape {
+            script: "t.py --token SECRET".to_owned(),
+            numbers: vec![number("/SECRET/year"), number("argument 1"), number("bs")],
+            ..Shape::default()
+        },
+        ..RunRecord::default()
+    };
+    for _ in 0..99 {
+        store.add_run(run.clone(), &Whose::default()).unwrap();
+    }
+    store
+        .name_claim(&ClaimFace {
+            claim: 1,
+            what: "bash t.py --token SECRET".to_owned(),
+            ..ClaimFace::default()
+        })
+        .unwrap();
+    let full = "CREATE TRIGGER full BEFORE UPDATE ON run BEGIN SELECT RAISE(FAIL, 'full'); END;
+        DELETE FROM run WHERE id > 9; DELETE FROM meta WHERE key IN ('paths', 'plain')";
+    store.db.execute_batch(full).unwrap();
+    drop(store);
+    // On a full disk there is a history nevertheless, and the next start does it.
+    store = open(&dir);
+    store.db.execute_batch("DROP TRIGGER full").unwrap();
+    drop(store);
+    store = open(&dir);
+    for file in std::fs::read_dir(dir.path()).unwrap() {
+        let file = file.unwrap().path();
+        let bytes = std::fs::read(&file).unwrap();
+        assert!(!bytes.windows(6).any(|w| w == b"SECRET"), "{file:?}");
+    }
+    let run = &store.runs_of(0, 1).unwrap()[0];
+    assert_eq!(
+        (&*run.shape.script, run.notebook.as_deref()),
+        ("-c", Some("vit.ipynb"))
+    );
+    assert_eq!(run.shape.numbers, [number("argument 1"), number("bs")]);
+    let what = "SELECT what FROM face";
+    let what: String = store.db.query_row(what, [], |r| r.get(0)).unwrap();
+    assert_eq!(what, "bash -c");
 }
 
 /// By hand: three runs of an hour, half an hour apart, each with 11 GiB and a tenth of 20 GiB: 0.605 of the GPU, so

@@ -1,35 +1,15 @@
-//! Files of older versions: converted in one transaction, after the file was copied; and without the command lines and
-//! directories that they had.
-
-use std::path::{Path, PathBuf};
+//! Files of older versions: converted in one transaction, and without the command lines and directories that they had.
 
 use gshare_proto::CommandLine;
 use rusqlite::{Connection, Transaction, params};
 use serde_json::Value;
 
-use super::file::{DOCUMENT, FORMAT, JournalError, signed};
+use super::file::{DOCUMENT, FORMAT, JournalError, put_meta, signed};
 use super::past::KEPT_MS;
 use super::records::ClaimRecord;
 
-/// Path of the copy.
-pub(super) fn copy_of(path: &Path) -> PathBuf {
-    path.with_extension("db.format-1")
-}
-
 /// Converts a file of format 1 to the present format. `half` is called in the middle, for the test of a crash there.
-pub(super) fn convert(
-    db: &mut Connection,
-    path: &Path,
-    half: impl FnOnce(),
-) -> Result<(), JournalError> {
-    let (copy, part) = (copy_of(path), path.with_extension("db.part"));
-    let _ = std::fs::remove_file(&part);
-    db.execute("VACUUM INTO ?1", [part.to_string_lossy().as_ref()])?;
-    let own = std::os::unix::fs::PermissionsExt::from_mode(0o600);
-    let laid = std::fs::set_permissions(&part, own).and_then(|()| std::fs::rename(&part, &copy));
-    if let Err(error) = laid {
-        tracing::warn!(%error, "cannot keep a copy of the journal in its old format");
-    }
+pub(super) fn convert(db: &mut Connection, half: impl FnOnce()) -> Result<(), JournalError> {
     let tx = db.transaction()?;
     let before: Vec<String> = tx
         .prepare("SELECT name FROM sqlite_master WHERE type = 'table' AND name IN ('claim', 'ended', 'event')")?
@@ -61,67 +41,60 @@ pub(super) fn convert(
     waiting(&tx)?;
     tx.pragma_update(None, "user_version", FORMAT)?;
     tx.commit()?;
-    // The file can shrink from now on; a failure prevents only that.
-    let shrinks = db
-        .pragma_update(None, "auto_vacuum", "INCREMENTAL")
-        .and_then(|()| db.execute_batch("VACUUM"));
-    if let Err(error) = shrinks {
-        tracing::warn!(%error, "the journal file will not shrink");
-    }
-    tracing::info!(copy = %copy.display(), "the journal is converted to the new format");
+    // The file can shrink once it is rewritten.
+    db.pragma_update(None, "auto_vacuum", "INCREMENTAL")?;
+    tracing::info!("the journal is converted to the new format");
     Ok(())
 }
 
-/// Reduces the records that have whole command lines, in a file of any format.
+/// Reduces the records that have whole command lines, in a file of any format, and rewrites the file: free space still
+/// has the old ones.
 pub(super) fn forget_lines(db: &mut Connection) -> Result<(), JournalError> {
-    db.pragma_update(None, "secure_delete", true)?;
+    const DONE: &str = "lines";
     let tx = db.transaction()?;
-    let mut changed = tx.execute(
-        "UPDATE meta SET value = json_remove(value, '$.waits')
-         WHERE key = 'machine' AND json_valid(value) AND json_type(value, '$.waits') IS NOT NULL",
-        [],
-    )?;
-    for table in ["claim", "ended"] {
-        let old = format!("SELECT id, record FROM {table} WHERE record NOT LIKE '%\"line\":%'");
-        let old: Vec<(i64, String)> = tx
-            .prepare(&old)?
+    let mut changed = 0;
+    for table in ["claim", "ended", "unread"] {
+        let old = "record NOT LIKE '%\"line\":%'";
+        let rows: Vec<(i64, String)> = tx
+            .prepare(&format!("SELECT rowid, record FROM {table} WHERE {old}"))?
             .query_map([], |r| Ok((r.get(0)?, r.get(1)?)))?
             .collect::<Result<_, _>>()?;
-        for (id, text) in old {
-            let Some(record) = bounded(&text) else {
-                continue;
-            };
-            changed += tx.execute(
-                &format!("UPDATE {table} SET record = ?2 WHERE id = ?1"),
-                params![id, serde_json::to_string(&record)?],
-            )?;
+        for (row, text) in rows {
+            if let Some(record) = bounded(&text) {
+                changed += tx.execute(
+                    &format!("UPDATE {table} SET record = ?2 WHERE rowid = ?1"),
+                    params![row, serde_json::to_string(&record)?],
+                )?;
+            }
         }
+        changed += tx.execute(
+            &format!(
+                "UPDATE {table} SET record =
+                     json_remove(record, '$.command', '$.cwd', '$.lazy', '$.kernel.connection')
+                 WHERE {old} AND CASE WHEN json_valid(record) THEN coalesce(record ->> 'command',
+                     record ->> 'cwd', record ->> 'lazy', record ->> '$.kernel.connection') IS NOT NULL END"
+            ),
+            [],
+        )?;
     }
-    tx.commit()?;
     if changed > 0 {
-        // Frames of the log still have the old pages.
-        db.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?;
+        tx.execute("DELETE FROM meta WHERE key = ?1", [DONE])?;
     }
-    Ok(db.pragma_update(None, "secure_delete", false)?)
+    let done = tx
+        .prepare("SELECT 1 FROM meta WHERE key = ?1")?
+        .exists([DONE])?;
+    tx.commit()?;
+    if !done && rewrite(db)? {
+        put_meta(db, DONE, "")?;
+    }
+    Ok(())
 }
 
-/// The copy of a file of format 1 has no command lines either, and goes after as long as an ended claim in it.
-pub(super) fn tend_copy(path: &Path) {
-    let copy = copy_of(path);
-    let made = std::fs::metadata(&copy).and_then(|m| m.modified());
-    let Some(age) = made.ok().and_then(|made| made.elapsed().ok()) else {
-        return;
-    };
-    let tended = if age.as_millis() > KEPT_MS.into() {
-        std::fs::remove_file(&copy).map_err(|e| e.to_string())
-    } else {
-        let open = Connection::open(&copy).map_err(JournalError::from);
-        let done = open.and_then(|mut db| forget_lines(&mut db));
-        done.map_err(|e| e.to_string())
-    };
-    if let Err(error) = tended {
-        tracing::warn!(copy = %copy.display(), error, "the copy of the old journal still has command lines");
-    }
+/// Writes a file without free space, and empties its log; false if another program still reads the log.
+pub(crate) fn rewrite(db: &Connection) -> rusqlite::Result<bool> {
+    db.execute_batch("VACUUM")?;
+    let busy: bool = db.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |r| r.get(0))?;
+    Ok(!busy)
 }
 
 /// A record with its texts cut to the present bounds; `None` if it cannot be read.
@@ -228,6 +201,7 @@ fn waiting(tx: &Transaction<'_>) -> Result<(), JournalError> {
 #[cfg(test)]
 mod tests {
     use std::os::unix::process::ExitStatusExt;
+    use std::path::{Path, PathBuf};
     use std::process::Command;
 
     use super::super::tests::claim;
@@ -312,6 +286,10 @@ mod tests {
         assert_eq!(events, [(4000, 1000, "granted".to_owned())]);
         let machine = j.meta("machine").unwrap().unwrap();
         assert!(!machine.contains("waits"), "{machine}");
+        has_no_line(path);
+    }
+
+    fn has_no_line(path: &Path) {
         for file in std::fs::read_dir(path.parent().unwrap()).unwrap() {
             let file = file.unwrap().path();
             let bytes = std::fs::read(&file).unwrap();
@@ -320,17 +298,65 @@ mod tests {
     }
 
     #[test]
-    fn a_file_of_the_format_before_is_converted_and_kept_beside() {
+    fn a_file_of_the_format_before_is_converted() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("gshare.db");
         old(&path);
+        // The last version kept a copy.
+        old(&path.with_extension("db.format-1"));
         check(&path, &[2]);
         check(&path, &[]);
-        let db = Connection::open(copy_of(&path)).unwrap();
-        let format: i64 = db
-            .query_row("PRAGMA user_version", [], |r| r.get(0))
+    }
+
+    #[test]
+    fn nothing_in_a_file_of_this_format_has_a_line_that_an_older_version_stored() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("gshare.db");
+        drop(Journal::open(&path).unwrap());
+        let db = Connection::open(&path).unwrap();
+        // Rewritten and deleted rows, and records that cannot be read.
+        let text = format!(
+            r#"{{"id": 1, "command": ["{}"], "cwd": "/SECRET"}}"#,
+            "SECRET".repeat(900)
+        );
+        for id in 1..9 {
+            db.execute("INSERT INTO claim VALUES (?1, 0, 1, ?2)", params![id, text])
+                .unwrap();
+            db.execute(
+                "INSERT INTO unread VALUES (?1, 1, 1, ?2)",
+                params![id, text],
+            )
             .unwrap();
-        assert_eq!(format, 1);
+        }
+        let line = serde_json::to_string(&claim(2)).unwrap();
+        db.execute("UPDATE claim SET record = ?1 WHERE id < 5", [line])
+            .unwrap();
+        db.execute("DELETE FROM unread WHERE id < 5", []).unwrap();
+        db.execute("DELETE FROM meta WHERE key = 'lines'", [])
+            .unwrap();
+        drop(db);
+        let journal = Journal::open(&path).unwrap();
+        has_no_line(&path);
+        let rows = "SELECT count(*) FROM unread WHERE record = '{\"id\":1}'";
+        let rows: i64 = journal.db.query_row(rows, [], |r| r.get(0)).unwrap();
+        assert_eq!(rows, 4);
+        assert!(journal.meta("lines").unwrap().is_some());
+    }
+
+    #[test]
+    fn a_file_that_another_program_reads_is_rewritten_at_the_next_start() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("gshare.db");
+        drop(Journal::open(&path).unwrap());
+        let reader = Connection::open(&path).unwrap();
+        reader.execute("DELETE FROM meta", []).unwrap();
+        reader.execute_batch("BEGIN; SELECT * FROM meta;").unwrap();
+        let journal = Journal::open(&path).unwrap();
+        assert_eq!(journal.meta("lines").unwrap(), None);
+        drop(reader);
+        drop(journal);
+        let journal = Journal::open(&path).unwrap();
+        assert!(journal.meta("lines").unwrap().is_some());
     }
 
     const DIES: &str = "GSHARE_TEST_CONVERT_AND_DIE";
@@ -342,7 +368,7 @@ mod tests {
             let path = PathBuf::from(path);
             let mut db = Connection::open(&path).unwrap();
             db.pragma_update(None, "journal_mode", "WAL").unwrap();
-            let _ = convert(&mut db, &path, || {
+            let _ = convert(&mut db, || {
                 let _ = nix::sys::signal::raise(nix::sys::signal::Signal::SIGKILL);
             });
             return;
