@@ -101,7 +101,7 @@ mod tests {
         journal.take_no_more();
         let done = written(&journal, batch(decision()));
         assert!(
-            matches!(&done[..], [Command::Reply(_, Err(error))] if error.code == ErrorCode::Internal),
+            matches!(&done[..], [Command::Reply(_, Err(error))] if error.code == ErrorCode::Storage),
             "{done:?}"
         );
         let done = written(&journal, batch(xid));
