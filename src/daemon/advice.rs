@@ -39,7 +39,7 @@ const PAGE: u64 = 2 << 20;
 /// Per GPU: SMs in thousandths, bytes, and the limit in bytes.
 type Size = Vec<(u32, u64, u64)>;
 
-/// Use of a claim since it got its present size.
+/// Use of a claim since it got its present size, and since its use was last unknown.
 #[derive(Debug)]
 struct Seen {
     /// Start of the observation.
@@ -51,8 +51,8 @@ struct Seen {
     minute: Instant,
     sum: f64,
     looks: u32,
-    /// Some figures were missing; then there is no advice on the size.
-    gaps: bool,
+    /// No advice on the size while it is unknown.
+    is_known: bool,
     /// Highest charge on any of its GPUs, in bytes.
     peak: u64,
     refusals: u64,
@@ -84,7 +84,7 @@ impl Seen {
             minute: now,
             sum: 0.0,
             looks: 0,
-            gaps: false,
+            is_known: false,
             peak: 0,
             refusals,
             refused: None,
@@ -98,8 +98,13 @@ impl Seen {
                 self.sum += busy;
                 self.looks += 1;
             }
-            None => self.gaps = true,
+            // What it used meanwhile may have been more.
+            None => {
+                (self.since, self.minute) = (now, now);
+                (self.busiest, self.sum, self.looks) = (0.0, 0.0, 0);
+            }
         }
+        self.is_known = busy.is_some();
         if now.duration_since(self.minute) >= MINUTE {
             self.busiest = self.busiest();
             (self.minute, self.sum, self.looks) = (now, 0.0, 0);
@@ -263,7 +268,7 @@ impl AdviceState {
             return None;
         }
         let seen = self.seen(live, id)?;
-        if seen.gaps || seen.since.elapsed() < world.config.advice.over_asked_after {
+        if !seen.is_known || seen.since.elapsed() < world.config.advice.over_asked_after {
             return None;
         }
         let part = claim.gpus.first()?;
@@ -514,9 +519,13 @@ mod tests {
     fn nothing_is_said_of_a_claim_whose_use_is_not_known() {
         let (mut scene, pages, shown) = scene(1 << 30);
         let mut advice = AdviceState::default();
-        scene.sample().gpus[0].processes = None;
+        look(&mut advice, &scene, &pages);
+        let known = std::mem::take(&mut scene.sample().gpus[0].processes);
         look(&mut advice, &scene, &pages);
         assert!(said(&advice, &scene, &shown).is_empty());
+        scene.sample().gpus[0].processes = known;
+        look(&mut advice, &scene, &pages);
+        assert_eq!(said(&advice, &scene, &shown).len(), 1, "known since");
     }
 
     #[test]
