@@ -31,6 +31,8 @@ mount -t tmpfs -o mode=755 tmpfs run
 mkdir run/old
 pivot_root . run/old
 cd /
+# Debian 11 has its programs at other places than the host.
+hash -r
 umount -l run/old
 rmdir run/old
 exec env -i container=gshare-test PATH=/usr/sbin:/usr/bin:/sbin:/bin TERM=dumb \
