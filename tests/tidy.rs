@@ -940,7 +940,8 @@ fn texts(source: &str) -> Vec<String> {
     found
 }
 
-/// All texts of the program, on one page to be read through: `target/tmp/texts.md`. Must not contain words of the code, or words that stand for a usual one.
+/// All texts of the program, on one page to be read through: `target/tmp/texts.md`. Must not contain words of the code, or
+/// words that stand for a usual one.
 #[test]
 fn the_texts_are_in_the_words_of_users() {
     // Each in two parts, so that this file does not have them.

@@ -21,6 +21,7 @@ use super::args::nodes::NodesArgs;
 use super::failure::{self, Failure};
 use super::table::{Align, Table, UNKNOWN};
 use super::{Outcome, list, out};
+pub(super) use source::ssh;
 use source::{Source, Sources};
 
 /// A machine without data for this long is silent.
@@ -260,26 +261,23 @@ fn write(socket: Option<&Path>, dir: &Path) -> Outcome {
     })
 }
 
-/// `gshare` on a host, by ssh.
-pub(super) fn ssh(host: &OsStr) -> Result<Command, Failure> {
-    match Source::of(host.to_owned())? {
-        Source::Ssh(host) => Ok(source::ssh(&host)),
+/// The host for ssh that `what` needs.
+pub(super) fn host(word: &OsStr, what: &str) -> Result<OsString, Failure> {
+    match Source::of(word.to_owned())? {
+        Source::Ssh(host) => Ok(host),
         Source::Files(path) => {
-            let text = format!("`{}` is not a host for ssh", path.display());
+            let text = format!(
+                "{what} needs a host for ssh (HOST or USER@HOST), not the path `{}`",
+                path.display()
+            );
             Err(Failure::new(failure::USAGE, text))
         }
     }
 }
 
 /// `--on HOST`: executes the same command there, by ssh.
-pub(crate) fn on(host: &OsStr) -> Outcome {
-    let Source::Ssh(host) = Source::of(host.to_owned())? else {
-        let text = format!(
-            "--on needs a host for ssh (HOST or USER@HOST), not the path `{}`",
-            host.display()
-        );
-        return Err(Failure::new(failure::USAGE, text));
-    };
+pub(crate) fn on(word: &OsStr) -> Outcome {
+    let host = host(word, "--on")?;
     let mut ssh = Command::new("ssh");
     if io::stdin().is_terminal() && io::stdout().is_terminal() {
         ssh.arg("-t");

@@ -183,7 +183,7 @@ fn tell(states: &States, key: &(usize, String), node: Node) {
 }
 
 /// `gshare` on another machine.
-pub(super) fn ssh(host: &OsStr) -> Command {
+pub(in crate::cli) fn ssh(host: &OsStr) -> Command {
     let mut command = Command::new("ssh");
     command
         .args(["-o", "BatchMode=yes", "-o", "ConnectTimeout=3"])

@@ -12,7 +12,7 @@ use gshare_proto::{Call, HistoryBy, HistorySpec, Reply, SLURM_JOB, Usage};
 use serde::{Deserialize, Serialize};
 
 use super::super::args::slurm::CommentArgs;
-use super::super::nodes::ssh;
+use super::super::nodes;
 use super::super::report::{add, average};
 use super::{Not, Outcome, Site, out};
 use crate::cli::claim::unexpected;
@@ -104,12 +104,11 @@ fn ended(line: &str) -> Option<Job> {
 /// The comment, in small letters, since sacctmgr makes them small: `gshare: compute 34 % and memory 76 % of 1.5 gpu hours, idle 0.40`.
 fn text(usage: &Usage) -> String {
     let unknown = || "unknown".to_owned();
-    let known = |text: String, is_known: bool| if is_known { text } else { unknown() };
     let all = usage.mem_claimed_byte_s;
     let memory = usage.mem_used_byte_s.filter(|_| all > 0.0);
     format!(
         "gshare: compute {} and memory {} of {} gpu hours, idle {}",
-        known(average(usage), usage.average_use().is_some()),
+        usage.average_use().map_or_else(unknown, |_| average(usage)),
         memory.map_or_else(unknown, |used| percent_of(used / all)),
         hours(usage.claimed_gpu_s),
         usage.idle_gpu_s().map_or_else(unknown, hours)
@@ -119,7 +118,7 @@ fn text(usage: &Usage) -> String {
 /// A node's answers; without a host, this machine's.
 fn asked(host: Option<&OsStr>, config: Option<&Path>, lines: &str) -> Result<Vec<Used>, Failure> {
     let mut command = match host {
-        Some(host) => ssh(host)?,
+        Some(host) => nodes::ssh(&nodes::host(host, "gshare slurm comment")?),
         None => Command::new(std::env::current_exe()?),
     };
     command.args(["slurm", "used"]);
@@ -210,16 +209,13 @@ mod tests {
             ended(&format!("7|1000|2|60|{comment}|{end}|{had}"))
         };
         let had = "cpu=1,gres/shard=50";
-        let (job_7, of) = (
-            7,
-            Job {
-                job: 7,
-                uid: 1000,
-                begun: 60,
-                nodes: 2,
-            },
-        );
-        assert_eq!((job("", "90", had), of.job), (Some(of), job_7));
+        let of = Job {
+            job: 7,
+            uid: 1000,
+            begun: 60,
+            nodes: 2,
+        };
+        assert_eq!(job("", "90", had), Some(of));
         for (comment, end, had) in [
             ("theirs", "90", had),
             ("a|b", "90", had),
