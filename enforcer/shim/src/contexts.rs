@@ -1,11 +1,14 @@
 //! The GPU of each context, for a look-up at every allocation: a few words without a lock.
 
-use std::sync::{
-    Mutex, MutexGuard, PoisonError,
-    atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering},
+use std::{
+    collections::HashMap,
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering},
+    },
 };
 
-use crate::cuda::Handle;
+use crate::cuda::{Device, Handle};
 
 const MOST: usize = 64;
 
@@ -53,6 +56,8 @@ pub(crate) struct Contexts {
     entries: [Entry; MOST],
     high_water: AtomicUsize,
     change: Mutex<()>,
+    /// The device of each green context, which retains the device's primary one.
+    greens: Mutex<HashMap<Handle, Device>>,
 }
 
 impl Contexts {
@@ -69,6 +74,7 @@ impl Contexts {
             }; MOST],
             high_water: AtomicUsize::new(0),
             change: Mutex::new(()),
+            greens: Mutex::default(),
         }
     }
 
@@ -150,6 +156,10 @@ impl Contexts {
             let (store, load) = (Ordering::Relaxed, Ordering::Relaxed);
             entry.retains.fetch_update(store, load, one_less).is_err()
         })
+    }
+
+    pub(crate) fn greens(&self) -> MutexGuard<'_, HashMap<Handle, Device>> {
+        self.greens.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Removes a context; returns the GPU's index and the charged overhead.

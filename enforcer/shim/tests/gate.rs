@@ -611,6 +611,26 @@ fn a_release_that_is_not_the_last_does_not_wait_for_the_gpu() {
     client.end();
 }
 
+/// A device's last green context ends the primary one, with the gate's events: after their last look.
+#[test]
+fn the_last_launch_of_a_green_context_counts() {
+    let rig = Rig::new();
+    let (mut client, kernel, _) = rig.member();
+    let stream = client.must("green_stream");
+    let green = client.must(&format!("green_of {stream}"));
+    client.must("retain 0");
+    client.must("release 0");
+    client.must("release 0");
+    // An end that comes so late is not seen at once.
+    client.must(&format!("hold {stream} 500"));
+    client.must(&format!("launch_on {kernel} {stream}"));
+    client.must(&format!("green_destroy {green}"));
+    assert_eq!(rig.desk.charged(0), 0);
+    rig.until_work("counted", |work| {
+        work.flight.is_none() && work.busy_ns >= 3 * MS / 2
+    });
+}
+
 #[test]
 fn a_capture_is_not_disturbed() {
     let rig = Rig::new();

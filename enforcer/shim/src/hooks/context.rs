@@ -248,28 +248,36 @@ pub(crate) unsafe fn green_create(
     charged(device, true, known, || {
         // SAFETY: the caller's own arguments.
         let result = unsafe { original(green, part, device, flags) };
-        let primary = (result == SUCCESS).then(|| primary_of(device));
-        (result, primary.flatten().unwrap_or(0))
+        // SAFETY: NULL, or the driver has just written there.
+        let green = unsafe { green.as_ref() }.filter(|_| result == SUCCESS);
+        let Some(green) = green else {
+            return (result, 0);
+        };
+        let primary = primary_of(device).unwrap_or(0);
+        process::with(|process| {
+            // As in `primary_retain`.
+            process.contexts.retained(primary);
+            process.contexts.greens().insert(*green, device);
+        });
+        (result, primary)
     })
 }
 
-/// The last green context of a device may have been the last reference to its primary one.
+/// The last green context of a device may be the last reference to its primary one.
 pub(crate) unsafe fn green_destroy(
     original: unsafe extern "C" fn(Handle) -> CuResult,
     green: Handle,
 ) -> CuResult {
     // SAFETY: the caller's own argument.
-    let result = unsafe { original(green) };
-    process::with(|process| {
-        for (device, index) in process.devices() {
-            if let Some(context) = process.contexts.primary(index)
-                && primary_exists(device) == Some(false)
-            {
-                gate::forget_context(&process.gpus[index], context);
-                process.drop_context(context);
-            }
-        }
-    });
+    let call = || unsafe { original(green) };
+    let device = process::with(|process| process.contexts.greens().remove(&green));
+    let Some(device) = device.flatten() else {
+        return call();
+    };
+    let result = primary_end(device, Contexts::released, call);
+    if result != SUCCESS {
+        process::with(|process| process.contexts.greens().insert(green, device));
+    }
     result
 }
 
