@@ -222,10 +222,11 @@ pub enum Step {
     Uncounted,
 }
 
-/// Number of a stream as used by one thread, whose id is 256 or more; never 0. Addresses have 48 bits at most.
+/// Number of a stream as used by one thread, whose id is 256 or more; never 0. Addresses have 48 bits at most, of which
+/// the lowest are 0: the upper part of a large id goes there.
 #[inline]
 pub fn place(stream: usize, thread: usize) -> u64 {
-    stream as u64 ^ (thread as u64) << 40
+    stream as u64 ^ (thread as u64).rotate_left(40)
 }
 
 impl Tally {
@@ -653,6 +654,16 @@ mod tests {
         tally.know(a, Fill::default());
         tally.expect(a, 1_000_000, Measure::Alone);
         assert_eq!(
+    #[test]
+    fn threads_that_begin_long_after_each_other_have_places_of_their_own() {
+        let of = |number: usize| place(0x7f00_1234_5670, number << 8 | 0xa1);
+        let mut places: Vec<u64> = (1..200_000).map(of).collect();
+        places.sort_unstable();
+        places.dedup();
+        assert_eq!(places.len(), 199_999);
+        assert!(!places.contains(&0));
+    }
+
             (alone(&tally, a), alone(&tally, b)),
             (Some((1000, true)), None)
         );
