@@ -727,15 +727,40 @@ fn long_copies_take_turns_and_short_ones_pass() {
     client.must(&format!("sync_stream {stream}"));
 }
 
-/// A host function holds up one stream for two seconds: the process's other streams go on, and no turn is kept for it.
 #[test]
-fn a_stream_that_waits_holds_up_no_other() {
+fn a_stream_that_waits_for_a_host_function_holds_up_no_other() {
+    holds_up_no_other(|client, held, _| {
+        client.must(&format!("hold {held} 2000"));
+    });
+}
+
+#[test]
+fn a_stream_that_waits_for_another_holds_up_no_other() {
+    holds_up_no_other(|client, held, other| {
+        client.must(&format!("hold {other} 2000"));
+        client.must(&format!("wait_stream {held} {other}"));
+    });
+}
+
+#[test]
+fn a_stream_that_waits_for_a_value_holds_up_no_other() {
+    holds_up_no_other(|client, held, other| {
+        let at = client.must("alloc 4096");
+        client.must(&format!("zero {at} 4096"));
+        client.must(&format!("wait_value {held} {at} 1"));
+        client.must(&format!("hold {other} 2000"));
+        client.must(&format!("write_value {other} {at} 1"));
+    });
+}
+
+/// `hold` lets the first stream wait for two seconds: the process's other streams go on, and no turn is kept for it.
+fn holds_up_no_other(hold: impl Fn(&mut Client, u64, u64)) {
     let rig = Rig::new();
     let (mut client, kernel, stream) = rig.member();
-    let held = client.must("stream");
+    let (held, other) = (client.must("stream"), client.must("stream"));
     rig.decide(Mode::Turn, 60_000);
     client.must(&format!("burst {kernel} {stream} 2"));
-    client.must(&format!("hold {held} 2000"));
+    hold(&mut client, held, other);
     let begun = Instant::now();
     for _ in 0..4 {
         client.must(&format!("launch_on {kernel} {held}"));
@@ -748,10 +773,7 @@ fn a_stream_that_waits_holds_up_no_other() {
         worst = worst.max(took_us / 1000);
     }
     let quiet = rig.until("quiet while only the held one waits", |said| !said.busy);
-    assert!(
-        begun.elapsed() < Duration::from_millis(1900),
-        "the function sleeps"
-    );
+    assert!(begun.elapsed() < Duration::from_millis(1900), "it waits");
     // When the stream goes on, its work is seen and counted.
     let again = format!("at work again for 6 ms more than {} ns", quiet.used_ns);
     let after = rig.until(&again, |said| {

@@ -345,6 +345,21 @@ fn order(cuda: &Library, context: &mut usize, words: &[&str]) -> (i32, u64) {
             number(1) => u64, 0 => u8, number(2) => u64
         )),
         "sync_stream" => call!(cuda, "cuStreamSynchronize", (number(1) => u64)),
+        // A stream waits for the present end of another, or for a value in memory, or writes one.
+        "wait_stream" => {
+            let codes = [
+                call!(cuda, "cuEventCreate", (to => *mut u64, 2 => u32)),
+                call!(cuda, "cuEventRecord", (out => u64, number(2) => u64)),
+                call!(cuda, "cuStreamWaitEvent", (number(1) => u64, out => u64, 0 => u32)),
+            ];
+            codes.into_iter().max().unwrap()
+        }
+        "wait_value" => call!(cuda, "cuStreamWaitValue32_v2", (
+            number(1) => u64, number(2) => u64, number(3) as u32 => u32, 0 => u32
+        )),
+        "write_value" => call!(cuda, "cuStreamWriteValue32_v2", (
+            number(1) => u64, number(2) => u64, number(3) as u32 => u32, 0 => u32
+        )),
         "async_on" => call!(cuda, "cuMemAllocAsync", (
             to => *mut u64, number(1) => u64, number(2) => u64
         )),

@@ -80,7 +80,7 @@ pub(crate) fn value(m: &Model, pci_bus: u32, attribute: u32) -> Option<i32> {
         87 => m.fp64_ratio,
         88 => 0,
         89..=91 => 1,
-        // Memory operations in streams: not supported.
+        // The first versions of memory operations in streams, which real drivers have switched off.
         92..=94 => 0,
         // Cooperative launches: on one device only.
         95 => 1,
@@ -108,7 +108,9 @@ pub(crate) fn value(m: &Model, pci_bus: u32, attribute: u32) -> Option<i32> {
         118 => 100,
         119 => 0,
         120 => u32::from(hopper),
-        121..=124 => 0,
+        121 | 124 => 0,
+        // Waits and writes of 64 bits, and the fourth condition.
+        122 | 123 => 1,
         125 => 1,
         126 => {
             if hopper {

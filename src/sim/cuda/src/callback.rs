@@ -6,6 +6,7 @@ use crate::code::{CUresult, INVALID_VALUE, R};
 use crate::driver::Driver;
 use crate::ffi::export_stream;
 use crate::op::{Op, Place};
+use crate::value::Value;
 
 pub(crate) type HostFn = extern "C" fn(*mut libc::c_void);
 type StreamCallback = extern "C" fn(u64, CUresult, *mut libc::c_void);
@@ -21,6 +22,8 @@ pub(crate) enum Host {
         stream: u64,
         data: u64,
     },
+    /// The driver's own; not run after an error.
+    Value(Value),
 }
 
 thread_local! {
@@ -42,6 +45,11 @@ impl Host {
                 }
             }
             Host::Callback { f, stream, data } => f(stream, code, data as *mut _),
+            Host::Value(value) => {
+                if code == 0 {
+                    value.run();
+                }
+            }
         }
         let _ = INSIDE.try_with(|i| i.set(false));
     }

@@ -54,5 +54,6 @@ mod pool;
 mod proc_address;
 mod stream;
 mod table;
+mod value;
 mod visible;
 mod vmm;

@@ -130,7 +130,9 @@ table! {
     11040: cuCtxCreate_v3 cuDeviceGetGraphMemAttribute cuDeviceGetUuid_v2 cuDeviceGraphMemTrim cuGraphAddMemAllocNode
         cuGraphAddMemFreeNode cuGraphInstantiateWithFlags cuGraphMemAllocNodeGetParams;
     11060: cuGraphNodeGetEnabled cuGraphNodeSetEnabled cuLaunchKernelEx cuLaunchKernelEx_ptsz;
-    11070: cuModuleGetLoadingMode;
+    11070: cuModuleGetLoadingMode cuStreamBatchMemOp_v2 cuStreamBatchMemOp_v2_ptsz cuStreamWaitValue32_v2
+        cuStreamWaitValue32_v2_ptsz cuStreamWaitValue64_v2 cuStreamWaitValue64_v2_ptsz cuStreamWriteValue32_v2
+        cuStreamWriteValue32_v2_ptsz cuStreamWriteValue64_v2 cuStreamWriteValue64_v2_ptsz;
     12000: cuCtxGetId cuGetProcAddress_v2 cuGraphAddKernelNode_v2 cuGraphExecGetFlags
         cuGraphExecKernelNodeSetParams_v2 cuGraphExecUpdate_v2 cuGraphInstantiateWithParams
         cuGraphInstantiateWithParams_ptsz cuGraphKernelNodeGetParams_v2 cuKernelGetAttribute cuKernelGetFunction

@@ -132,6 +132,37 @@ super::list! {
         t.ok("wait", cu!(cuStreamSynchronize(s)));
         t.code("cuMemAlloc inside", &[800], INNER.load(Ordering::SeqCst));
     }
+    "stream.values", "Stream Memory Operations, cuStreamWaitValue32, cuStreamWriteValue32, cuStreamBatchMemOp", |t| {
+        context();
+        let (s, other, p) = (stream(1), stream(1), alloc(64));
+        need!(cuMemsetD32_v2(p, 0u32, 16usize));
+        need!(cuCtxSynchronize());
+        t.ok("wait for 2 or more", cu!(cuStreamWaitValue32_v2(s, p, 2u32, 0u32)));
+        let after = recorded(s);
+        t.ok("write 1", cu!(cuStreamWriteValue32_v2(other, p, 1u32, 0u32)));
+        need!(cuStreamSynchronize(other));
+        t.code("it goes on waiting", &[NOT_READY], cu!(cuEventQuery(after)));
+        t.ok("write 2", cu!(cuStreamWriteValue32_v2(other, p, 2u32, 0u32)));
+        t.comes("it goes on", SOON, || done(after));
+        // Type, address, value, flags: a write of 64 bits, then waits that hold already.
+        let list = [
+            [5u64, p + 8, 6, 0, 0, 0],
+            [4, p + 8, 6, 1, 0, 0],
+            [1, p + 8, 3, 2, 0, 0],
+            [1, p + 12, 0, 3, 0, 0],
+            [1, p, 0xffff_fff0, 0, 0, 0],
+        ];
+        t.ok("several", cu!(cuStreamBatchMemOp_v2(s, 5u32, list.as_ptr(), 0u32)));
+        t.ok("all hold", cu!(cuStreamSynchronize(s)));
+        t.same("written", vec![2u32, 0, 6, 0], download::<u32>(p, 4));
+        for (what, code) in [
+            ("alignment", cu!(cuStreamWaitValue32_v2(s, p + 2, 0u32, 0u32))),
+            ("no allocation", cu!(cuStreamWriteValue32_v2(s, 64u64, 0u32, 0u32))),
+            ("too many", cu!(cuStreamBatchMemOp_v2(s, 257u32, list.as_ptr(), 0u32))),
+        ] {
+            t.code(what, &[INVALID_VALUE], code);
+        }
+    }
     "stream.destroyed", "Stream Management, cuStreamDestroy: returns at once, the work goes on", |t| {
         context();
         let (s, p) = (stream(1), alloc(64));
