@@ -2,7 +2,7 @@
 //! them, separately for each of its heaps (one per context). The proxy derives this from the addresses: a block is
 //! charged while at least one allocation lives in it.
 
-use crate::map::Table;
+use crate::map::{Table, table};
 
 /// Bytes to which the driver aligns small allocations.
 const UNIT_BYTES: u64 = 512;
@@ -27,7 +27,7 @@ struct Block {
 pub(crate) struct Blocks {
     block_bytes: u64,
     /// By block number, which is never 0: address 0 is not an allocation.
-    blocks: Table<Block>,
+    blocks: Table<u64, Block>,
     /// Units in use in all blocks, for a quick negative answer.
     used_units: u64,
     /// The zeroed unit counts of a dropped block, for the next one: a program that repeatedly allocates and frees one
@@ -46,7 +46,7 @@ impl Blocks {
     pub(crate) fn new(block_bytes: u64) -> Self {
         Self {
             block_bytes: block_bytes.max(UNIT_BYTES),
-            blocks: Table::EMPTY,
+            blocks: table(),
             used_units: 0,
             spare: None,
         }
@@ -68,7 +68,7 @@ impl Blocks {
         let count = (self.block_bytes / UNIT_BYTES) as usize;
         let number = pointer / self.block_bytes;
         let mut cost = 0;
-        if self.blocks.get(number).is_none() {
+        if !self.blocks.contains_key(&number) {
             cost = self.block_bytes;
             let block = Block {
                 heap,
@@ -83,7 +83,7 @@ impl Blocks {
             self.blocks.insert(number, block);
         }
         self.used_units += units.len() as u64;
-        if let Some(block) = self.blocks.get_mut(number) {
+        if let Some(block) = self.blocks.get_mut(&number) {
             block.live += 1;
             block.used += units.len() as u64;
             for unit in &mut block.units[units] {
@@ -98,7 +98,7 @@ impl Blocks {
     pub(crate) fn remove(&mut self, pointer: u64, bytes: u64) -> u64 {
         let units = self.units(pointer, bytes);
         let number = pointer / self.block_bytes;
-        let Some(block) = self.blocks.get_mut(number) else {
+        let Some(block) = self.blocks.get_mut(&number) else {
             return 0;
         };
         self.used_units = self.used_units.saturating_sub(units.len() as u64);
@@ -113,7 +113,7 @@ impl Blocks {
         // A stuck count would not have returned to zero.
         self.spare = self
             .blocks
-            .remove(number)
+            .remove(&number)
             .filter(|block| block.used == 0 && !block.stuck)
             .map(|block| block.units);
         self.block_bytes

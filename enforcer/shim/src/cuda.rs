@@ -8,6 +8,28 @@ pub(crate) type DevicePtr = u64;
 /// Context, stream, pool, function, graph: opaque pointers.
 pub(crate) type Handle = usize;
 
+/// A size or an address, of 32 bits in the first versions of the driver's functions.
+pub(crate) trait Width: Copy {
+    fn wide(self) -> u64;
+    /// The greatest one if it does not fit.
+    fn narrow(wide: u64) -> Self;
+}
+
+macro_rules! widths {
+    ($($t:ty),*) => {$(
+        impl Width for $t {
+            fn wide(self) -> u64 {
+                self as u64
+            }
+            fn narrow(wide: u64) -> Self {
+                Self::try_from(wide).unwrap_or(Self::MAX)
+            }
+        }
+    )*};
+}
+
+widths!(u32, u64, usize);
+
 pub(crate) const SUCCESS: CuResult = 0;
 pub(crate) const OUT_OF_MEMORY: CuResult = 2;
 pub(crate) const INVALID_DEVICE: CuResult = 101;

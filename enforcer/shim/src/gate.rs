@@ -27,7 +27,7 @@ use crate::{
     cuda::{CuResult, Handle, SUCCESS},
     events::{self, Pair},
     gpu::Gpu,
-    map::Table,
+    map::{Table, table},
     process::Process,
     work::Work,
 };
@@ -82,7 +82,7 @@ struct Inner {
     spare: Vec<Pair>,
     waiters: Vec<Waiter>,
     /// Each stream's grant behind its last marker, by [`gshare_gate::place`].
-    grants: Table<u64>,
+    grants: Table<u64, u64>,
     next_flight: u64,
     watcher: Watcher,
     /// When the launches ran, and their sums so far.
@@ -164,7 +164,7 @@ impl Default for Gate {
                 told: (false, false),
                 spare: Vec::with_capacity(MARKERS),
                 waiters: Vec::new(),
-                grants: Table::EMPTY,
+                grants: table(),
                 next_flight: 0,
                 watcher: Watcher::Absent,
                 timeline: Timeline::default(),
@@ -338,7 +338,7 @@ impl Gate {
             let view = gpu.gate_view(word, alive);
             let now = monotonic_ns();
             let mut inner = self.lock();
-            let granted = inner.grants.remove(place);
+            let granted = inner.grants.remove(&place);
             let unused = if self.see(gpu, &mut inner, now, word) {
                 None
             } else {
@@ -565,7 +565,7 @@ impl Inner {
     /// Remembers the stream's grant behind its last marker.
     fn keep_grant(&mut self, place: u64, ns: u64) {
         if self.grants.len() >= MOST_STREAMS {
-            self.grants = Table::EMPTY;
+            self.grants = table();
         }
         self.grants.insert(place, ns);
     }

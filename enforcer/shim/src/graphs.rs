@@ -4,7 +4,10 @@
 
 use gshare_gate::Fill;
 
-use crate::{cuda::Handle, map::Table};
+use crate::{
+    cuda::Handle,
+    map::{Table, table},
+};
 
 /// The work of a graph's launch.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -33,31 +36,31 @@ pub(crate) struct Pool {
 
 #[derive(Debug)]
 pub(crate) struct Graphs {
-    execs: Table<Work>,
+    execs: Table<Handle, Work>,
     pub(crate) pools: Vec<Pool>,
 }
 
 impl Graphs {
     pub(crate) fn new(gpus: usize) -> Self {
         Self {
-            execs: Table::EMPTY,
+            execs: table(),
             pools: vec![Pool::default(); gpus],
         }
     }
 
     pub(crate) fn note(&mut self, exec: Handle, work: Work) {
         if exec != 0 {
-            self.execs.insert(exec as u64, work);
+            self.execs.insert(exec, work);
         }
     }
 
     pub(crate) fn of(&self, exec: Handle) -> Option<Work> {
-        self.execs.get(exec as u64).copied()
+        self.execs.get(&exec).copied()
     }
 
     /// Notes the need of a changed graph, or its least need if one node was changed; returns whether it has grown.
     pub(crate) fn needs(&mut self, exec: Handle, local: u64, whole: bool) -> bool {
-        let Some(work) = self.execs.get_mut(exec as u64) else {
+        let Some(work) = self.execs.get_mut(&exec) else {
             return false;
         };
         let before = work.local;
@@ -66,6 +69,6 @@ impl Graphs {
     }
 
     pub(crate) fn forget(&mut self, exec: Handle) -> Option<Work> {
-        self.execs.remove(exec as u64)
+        self.execs.remove(&exec)
     }
 }

@@ -9,7 +9,7 @@ use crate::{
     cuda::{Device, Handle, SUCCESS},
     driver,
     gpu::Gpu,
-    map::Table,
+    map::{Table, table},
 };
 
 /// `CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT`.
@@ -59,9 +59,9 @@ impl Grid {
 
 /// Kernels of libraries: the driver accepts them as functions in launches and for occupancy, and nowhere else (cuda.h,
 /// `cuLaunchKernel`).
-static KERNELS: Mutex<Table<Handle>> = Mutex::new(Table::EMPTY);
+static KERNELS: Mutex<Table<Handle, Handle>> = Mutex::new(table());
 
-fn kernels() -> MutexGuard<'static, Table<Handle>> {
+fn kernels() -> MutexGuard<'static, Table<Handle, Handle>> {
     KERNELS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -69,23 +69,19 @@ fn kernels() -> MutexGuard<'static, Table<Handle>> {
 pub(crate) fn note_kernels(library: Handle, found: impl IntoIterator<Item = Handle>) {
     let mut kernels = kernels();
     for kernel in found.into_iter().filter(|kernel| *kernel != 0) {
-        kernels.insert(kernel as u64, library);
+        kernels.insert(kernel, library);
     }
 }
 
 /// A library is about to go.
 pub(crate) fn forget_kernels(library: Handle) {
-    let mut kernels = kernels();
-    let of = kernels.iter().filter(|(_, its)| **its == library);
-    for kernel in of.map(|(kernel, _)| kernel).collect::<Vec<_>>() {
-        kernels.remove(kernel);
-    }
+    kernels().retain(|_, its| *its != library);
 }
 
 /// Bytes of local memory that each thread of a kernel needs; `None` if the driver does not tell.
 pub(crate) fn local_bytes(function: Handle) -> Option<u64> {
     let (helpers, mut bytes) = (driver::helpers(), 0);
-    let is_kernel = kernels().get(function as u64).is_some();
+    let is_kernel = kernels().contains_key(&function);
     // SAFETY: a valid place for the result, and the caller's own function or kernel of a library.
     let result = unsafe {
         if is_kernel {
@@ -100,7 +96,7 @@ pub(crate) fn local_bytes(function: Handle) -> Option<u64> {
 /// Whether kernels in this one's module or library can start others; `None` if the driver cannot be asked.
 pub(crate) fn starts_kernels(function: Handle) -> Option<bool> {
     let (helpers, name) = (driver::helpers(), DEVICE_RUNTIME.as_ptr());
-    let library = kernels().get(function as u64).copied();
+    let library = kernels().get(&function).copied();
     let (mut address, mut bytes, mut module) = (0, 0, 0);
     // SAFETY: valid places for the results, the caller's own function or kernel, and the module that the driver names.
     let result = unsafe {

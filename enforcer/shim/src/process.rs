@@ -144,14 +144,14 @@ impl Process {
         self.gpu_of_device(device).map(|gpu| (gpu, context))
     }
 
-    pub(crate) fn remember(&self, pointer: u64, live: &Live) {
+    pub(crate) fn remember(&self, pointer: u64, live: Live) {
         self.live.insert(pointer, live);
     }
 
     /// Removes an allocation before the driver frees it, because its address may be reused as soon as the driver has it
-    /// back. `false`: unknown.
-    pub(crate) fn take(&self, pointer: u64, live: &mut Live) -> bool {
-        self.live.remove(pointer, live)
+    /// back. `None`: unknown.
+    pub(crate) fn take(&self, pointer: u64) -> Option<Live> {
+        self.live.remove(pointer)
     }
 
     /// Takes back the charge of a freed allocation.

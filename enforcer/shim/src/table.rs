@@ -157,9 +157,9 @@ hooks! {
         cuDeviceGetByPCIBusId
     }
     hooks::info::total_mem => (bytes: *mut usize, device: Device) { cuDeviceTotalMem_v2 }
-    hooks::info::total_mem_v1 => (bytes: *mut u32, device: Device) { cuDeviceTotalMem }
+    hooks::info::total_mem => (bytes: *mut u32, device: Device) { cuDeviceTotalMem }
     hooks::info::mem_info => (free: *mut usize, total: *mut usize) { cuMemGetInfo_v2 }
-    hooks::info::mem_info_v1 => (free: *mut u32, total: *mut u32) { cuMemGetInfo }
+    hooks::info::mem_info => (free: *mut u32, total: *mut u32) { cuMemGetInfo }
 
     hooks::context::primary_retain => (context: *mut Handle, device: Device) {
         cuDevicePrimaryCtxRetain
@@ -187,18 +187,18 @@ hooks! {
     hooks::context::destroy => (context: Handle) { cuCtxDestroy, cuCtxDestroy_v2 }
 
     hooks::memory::alloc => (pointer: *mut DevicePtr, bytes: usize) { cuMemAlloc_v2 }
-    hooks::memory::alloc_v1 => (pointer: *mut u32, bytes: u32) { cuMemAlloc }
+    hooks::memory::alloc => (pointer: *mut u32, bytes: u32) { cuMemAlloc }
     hooks::memory::alloc_pitch => (
         pointer: *mut DevicePtr, pitch: *mut usize, width: usize, height: usize, element: u32
     ) { cuMemAllocPitch_v2 }
-    hooks::memory::alloc_pitch_v1 => (
+    hooks::memory::alloc_pitch => (
         pointer: *mut u32, pitch: *mut u32, width: u32, height: u32, element: u32
     ) { cuMemAllocPitch }
     hooks::memory::alloc_managed => (pointer: *mut DevicePtr, bytes: usize, flags: u32) {
         cuMemAllocManaged
     }
     hooks::memory::free => (pointer: DevicePtr) { cuMemFree_v2 }
-    hooks::memory::free_v1 => (pointer: u32) { cuMemFree }
+    hooks::memory::free => (pointer: u32) { cuMemFree }
 
     hooks::pool::alloc_async => (pointer: *mut DevicePtr, bytes: usize, stream: Handle) {
         cuMemAllocAsync, cuMemAllocAsync_ptsz,
@@ -250,7 +250,7 @@ hooks! {
     hooks::share::global => (
         address: *mut DevicePtr, bytes: *mut usize, module: usize, name: usize
     ) { cuModuleGetGlobal_v2, cuLibraryGetGlobal }
-    hooks::share::global_v1 => (
+    hooks::share::global => (
         address: *mut u32, bytes: *mut u32, module: usize, name: usize
     ) { cuModuleGetGlobal }
     hooks::library::kernel => (kernel: *mut Handle, library: Handle, name: usize) {

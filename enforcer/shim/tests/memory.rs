@@ -4,8 +4,6 @@
 
 mod support;
 
-use std::sync::atomic::Ordering;
-
 use gshare_abi::{State, USES_FOREIGN};
 use support::{Desk, GIB, MIB, OVERHEAD};
 
@@ -164,27 +162,6 @@ fn a_pool_is_charged_for_what_it_holds_of_the_device() {
 }
 
 #[test]
-fn pools_of_the_program_are_charged_on_their_own_device() {
-    let desk = Desk::open(&[(0, OVERHEAD + 64 * MIB), (1, OVERHEAD + 32 * MIB)]);
-    let mut client = desk.client_with(&[("FAKE_EXACT_POOLS", "1")]);
-    client.begin(0);
-    let pool = client.must("pool 1");
-    let one = client.must(&format!("from_pool {} {pool}", 20 * MIB));
-    assert_eq!((desk.charged(0), desk.charged(1)), (OVERHEAD, 20 * MIB));
-    assert_eq!(desk.board(1).0, 20 * MIB);
-    assert_eq!(
-        client.ask(&format!("from_pool {} {pool}", 200 * MIB)).0,
-        OOM
-    );
-    client.must(&format!("free_async {one}"));
-    client.must("sync");
-    client.must(&format!("trim {pool}"));
-    assert_eq!(desk.charged(1), desk.board(1).0);
-    client.must(&format!("pool_destroy {pool}"));
-    assert_eq!((desk.charged(1), desk.board(1).0), (0, 0));
-}
-
-#[test]
 fn the_driver_is_not_asked_about_a_pool_that_it_destroys() {
     let desk = Desk::open(&[(0, OVERHEAD + 64 * MIB)]);
     let mut client = desk.client_with(&[("FAKE_SLOW_POOLS", "1")]);
@@ -250,40 +227,6 @@ fn mapped_memory_is_charged_until_its_last_reference_goes() {
     assert_eq!(desk.charged(0), OVERHEAD);
 }
 
-#[test]
-fn contexts_cost_their_overhead_and_take_their_memory_along() {
-    let desk = Desk::open(&[(0, 2 * OVERHEAD + 10 * MIB)]);
-    let mut client = desk.client();
-    client.begin(0);
-    client.must("retain 0");
-    assert_eq!(
-        desk.charged(0),
-        OVERHEAD,
-        "one primary context, however often retained"
-    );
-    client.must("alloc 4194304");
-    client.must("alloc 100");
-    let context = client.must("context 0");
-    assert_eq!(desk.charged(0), 2 * OVERHEAD + 6 * MIB);
-    client.must("alloc 100");
-    assert_eq!(client.ask("context 0").0, OOM);
-    assert_eq!(desk.charged(0), desk.board(0).0);
-    client.must(&format!("destroy {context}"));
-    assert_eq!(
-        (desk.charged(0), desk.board(0).0),
-        (OVERHEAD + 6 * MIB, OVERHEAD + 6 * MIB)
-    );
-    client.must("release 0");
-    assert_eq!(desk.charged(0), OVERHEAD + 6 * MIB, "still retained once");
-    client.must("release 0");
-    assert_eq!((desk.charged(0), desk.board(0).0), (0, 0));
-    client.must("retain 0");
-    client.must("alloc 4194304");
-    client.must("reset 0");
-    assert_eq!((desk.charged(0), desk.board(0).0), (0, 0));
-    assert_eq!(desk.slots(0)[0].context_bytes, 0);
-}
-
 /// Memory of graphics and of other drivers is not charged, and a checkpoint does not preserve it.
 #[test]
 fn memory_of_other_drivers_is_noted_and_not_charged() {
@@ -342,15 +285,6 @@ fn gpus_are_known_by_uuid_and_others_are_refused() {
 }
 
 #[test]
-fn arguments_that_are_wrong_go_to_the_driver() {
-    let desk = Desk::open(&[(0, GIB)]);
-    let mut client = desk.client();
-    client.begin(0);
-    client.must("null");
-    assert_eq!(desk.charged(0), OVERHEAD);
-}
-
-#[test]
 fn a_claim_that_has_ended_refuses_growth_and_lets_go() {
     let desk = Desk::open(&[(0, GIB)]);
     let mut client = desk.client();
@@ -382,37 +316,4 @@ fn a_claim_that_has_ended_refuses_growth_and_lets_go() {
         1,
         "{said}"
     );
-}
-
-#[test]
-fn a_changed_cap_holds_at_once() {
-    let desk = Desk::open(&[(0, OVERHEAD + 10 * MIB)]);
-    let mut client = desk.client();
-    client.begin(0);
-    let one = client.must("alloc 8388608");
-    let set = |bytes| desk.held.lock().unwrap()[0].limits.set_memory_cap(bytes);
-    set(OVERHEAD + 20 * MIB);
-    client.must("alloc 8388608");
-    set(OVERHEAD);
-    assert_eq!(client.must("free_bytes"), 0, "never below nothing");
-    assert_eq!(client.ask("alloc 1").0, OOM);
-    client.must(&format!("free {one}"));
-    assert_eq!(client.ask("alloc 1").0, OOM);
-}
-
-#[test]
-fn launches_are_counted_with_the_time_of_the_last() {
-    let desk = Desk::open(&[(0, GIB)]);
-    let mut client = desk.client();
-    client.begin(0);
-    assert_eq!(desk.slots(0)[0].last_launch_ns, None);
-    let before = gshare_abi::monotonic_ns();
-    client.must("launch 1000");
-    client.must("launch_ptsz 500");
-    let slot = &desk.slots(0)[0];
-    assert_eq!(slot.launches, 1500);
-    let last = slot.last_launch_ns.unwrap();
-    assert!(last + 20_000_000 > before && last <= gshare_abi::monotonic_ns());
-    let held = desk.held.lock().unwrap();
-    assert!(held[0].limits.page().heartbeat_ns.load(Ordering::Relaxed) > 0);
 }

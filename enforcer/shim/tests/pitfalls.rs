@@ -201,9 +201,13 @@ fn p09_grids_of_more_than_32_bits_pass_whole() {
 #[test]
 fn p10_one_huge_kernel_is_seen_with_its_time() {
     let (desk, mut client) = member(GIB);
+    assert_eq!(desk.slots(0)[0].last_launch_ns, None);
+    client.must("launch 1000");
+    client.must("launch_ptsz 500");
     let before = gshare_abi::monotonic_ns();
     client.must("grid 2147483647 1 1");
     let slot = &desk.slots(0)[0];
+    assert_eq!(slot.launches, 1501);
     let at = slot.last_launch_ns.unwrap();
     // The last tick's clock may be a few milliseconds behind.
     assert!(at + 20_000_000 > before && at <= gshare_abi::monotonic_ns());
@@ -260,12 +264,24 @@ fn p13_either_free_frees_every_family_and_unknown_pointers_are_the_drivers() {
 }
 
 #[test]
-fn p14_a_pool_of_the_programs_own_is_held_to_the_cap() {
-    let (desk, mut client) = member(OVERHEAD + 40 * MIB);
-    let pool = client.must("pool 0");
-    client.must(&format!("from_pool {} {pool}", 8 * MIB));
-    assert_eq!(client.ask(&format!("from_pool {} {pool}", 64 * MIB)).0, OOM);
-    assert!(desk.board(0).1 <= OVERHEAD + 40 * MIB, "never more");
+fn p14_pools_of_the_program_are_charged_on_their_own_device() {
+    let desk = Desk::open(&[(0, OVERHEAD + 64 * MIB), (1, OVERHEAD + 32 * MIB)]);
+    let mut client = desk.client_with(&[("FAKE_EXACT_POOLS", "1")]);
+    client.begin(0);
+    let pool = client.must("pool 1");
+    let one = client.must(&format!("from_pool {} {pool}", 20 * MIB));
+    assert_eq!((desk.charged(0), desk.charged(1)), (OVERHEAD, 20 * MIB));
+    assert_eq!(desk.board(1).0, 20 * MIB);
+    assert_eq!(
+        client.ask(&format!("from_pool {} {pool}", 200 * MIB)).0,
+        OOM
+    );
+    client.must(&format!("free_async {one}"));
+    client.must("sync");
+    client.must(&format!("trim {pool}"));
+    assert_eq!(desk.charged(1), desk.board(1).0);
+    client.must(&format!("pool_destroy {pool}"));
+    assert_eq!((desk.charged(1), desk.board(1).0), (0, 0));
 }
 
 #[test]
@@ -320,15 +336,20 @@ fn p18_use_above_a_lowered_cap_is_no_underflow() {
     client.must(&format!("free {at}"));
     assert_eq!(client.must("free_bytes"), 10 * MIB);
     client.must("alloc 1");
+    desk.held.lock().unwrap()[0]
+        .limits
+        .set_memory_cap(cap + 10 * MIB);
+    client.must("alloc 16777216");
 }
 
 #[test]
 fn p19_without_a_limit_the_drivers_figures_stand_and_null_is_the_drivers() {
-    let (_desk, mut client) = member(u64::MAX);
+    let (desk, mut client) = member(u64::MAX);
     assert_eq!(client.must("device_bytes 0"), 64 * GIB);
     assert_eq!(client.must("total_bytes"), 64 * GIB);
     assert_eq!(client.must("free_bytes"), 64 * GIB - OVERHEAD);
     client.must("null");
+    assert_eq!(desk.charged(0), OVERHEAD);
 }
 
 #[test]
@@ -411,17 +432,37 @@ fn p24_the_cap_does_not_depend_on_the_environment() {
 }
 
 #[test]
-fn p25_contexts_count_from_the_first_to_the_last_moment() {
-    let (desk, mut client) = member(3 * OVERHEAD);
-    assert_eq!(desk.charged(0), OVERHEAD);
-    let second = client.must("context 0");
+fn p25_contexts_cost_their_overhead_and_take_their_memory_along() {
+    let desk = Desk::open(&[(0, 2 * OVERHEAD + 10 * MIB)]);
+    let mut client = desk.client();
+    client.begin(0);
+    client.must("retain 0");
+    assert_eq!(
+        desk.charged(0),
+        OVERHEAD,
+        "one primary context, however often retained"
+    );
+    client.must("alloc 4194304");
+    client.must("alloc 100");
+    let context = client.must("context 0");
+    assert_eq!(desk.charged(0), 2 * OVERHEAD + 6 * MIB);
+    client.must("alloc 100");
+    assert_eq!(client.ask("context 0").0, OOM);
+    assert_eq!(desk.charged(0), desk.board(0).0);
+    client.must(&format!("destroy {context}"));
     assert_eq!(
         (desk.charged(0), desk.board(0).0),
-        (2 * OVERHEAD, 2 * OVERHEAD)
+        (OVERHEAD + 6 * MIB, OVERHEAD + 6 * MIB)
     );
-    client.must(&format!("destroy {second}"));
+    client.must("release 0");
+    assert_eq!(desk.charged(0), OVERHEAD + 6 * MIB, "still retained once");
     client.must("release 0");
     assert_eq!((desk.charged(0), desk.board(0).0), (0, 0));
+    client.must("retain 0");
+    client.must("alloc 4194304");
+    client.must("reset 0");
+    assert_eq!((desk.charged(0), desk.board(0).0), (0, 0));
+    assert_eq!(desk.slots(0)[0].context_bytes, 0);
 }
 
 #[test]

@@ -291,55 +291,30 @@ fn primary_of(device: Device) -> Option<Handle> {
     (code == SUCCESS && unsafe { release(device) } == SUCCESS).then_some(context)
 }
 
-pub(crate) unsafe fn create(
-    original: unsafe extern "C" fn(*mut Handle, u32, Device) -> CuResult,
-    context: *mut Handle,
-    flags: u32,
-    device: Device,
-) -> CuResult {
-    // SAFETY: the caller's own arguments.
-    unsafe { create_by(context, device, || original(context, flags, device)) }
+macro_rules! create {
+    ($($name:ident($($arg:ident: $kind:ty),*);)*) => {$(
+        pub(crate) unsafe fn $name(
+            original: unsafe extern "C" fn(*mut Handle, $($kind),*, Device) -> CuResult,
+            context: *mut Handle,
+            $($arg: $kind,)*
+            device: Device,
+        ) -> CuResult {
+            let refused = || context.is_null();
+            charged(device, false, refused, || {
+                // SAFETY: the caller's own arguments.
+                let result = unsafe { original(context, $($arg,)* device) };
+                let made = result == SUCCESS && !context.is_null();
+                // SAFETY: the driver has just written there.
+                (result, if made { unsafe { *context } } else { 0 })
+            })
+        }
+    )*};
 }
 
-pub(crate) unsafe fn create_v3(
-    original: unsafe extern "C" fn(*mut Handle, *mut c_void, i32, u32, Device) -> CuResult,
-    context: *mut Handle,
-    affinity: *mut c_void,
-    count: i32,
-    flags: u32,
-    device: Device,
-) -> CuResult {
-    // SAFETY: the caller's own arguments.
-    unsafe {
-        create_by(context, device, || {
-            original(context, affinity, count, flags, device)
-        })
-    }
-}
-
-pub(crate) unsafe fn create_v4(
-    original: unsafe extern "C" fn(*mut Handle, *mut c_void, u32, Device) -> CuResult,
-    context: *mut Handle,
-    params: *mut c_void,
-    flags: u32,
-    device: Device,
-) -> CuResult {
-    // SAFETY: the caller's own arguments.
-    unsafe { create_by(context, device, || original(context, params, flags, device)) }
-}
-
-unsafe fn create_by(
-    context: *mut Handle,
-    device: Device,
-    make: impl FnOnce() -> CuResult,
-) -> CuResult {
-    let refused = || context.is_null();
-    charged(device, false, refused, || {
-        let result = make();
-        let made = result == SUCCESS && !context.is_null();
-        // SAFETY: the driver has just written there.
-        (result, if made { unsafe { *context } } else { 0 })
-    })
+create! {
+    create(flags: u32);
+    create_v3(affinity: *mut c_void, count: i32, flags: u32);
+    create_v4(params: *mut c_void, flags: u32);
 }
 
 pub(crate) unsafe fn destroy(

@@ -13,62 +13,29 @@ use crate::{
     work::Work as Launched,
 };
 
-pub(crate) unsafe fn begin(
-    original: unsafe extern "C" fn(Handle) -> CuResult,
-    stream: Handle,
-) -> CuResult {
-    // SAFETY: the caller's own argument.
-    began(unsafe { original(stream) })
+macro_rules! begin {
+    ($($name:ident($($arg:ident: $kind:ty),*);)*) => {$(
+        pub(crate) unsafe fn $name(
+            original: unsafe extern "C" fn($($kind),*) -> CuResult,
+            $($arg: $kind),*
+        ) -> CuResult {
+            // SAFETY: the caller's own arguments.
+            began(unsafe { original($($arg),*) })
+        }
+    )*};
 }
 
-pub(crate) unsafe fn begin_mode(
-    original: unsafe extern "C" fn(Handle, i32) -> CuResult,
-    stream: Handle,
-    mode: i32,
-) -> CuResult {
-    // SAFETY: the caller's own arguments.
-    began(unsafe { original(stream, mode) })
-}
-
-pub(crate) unsafe fn begin_with(
-    original: unsafe extern "C" fn(Handle, *mut c_void) -> CuResult,
-    stream: Handle,
-    params: *mut c_void,
-) -> CuResult {
-    // SAFETY: the caller's own arguments.
-    began(unsafe { original(stream, params) })
-}
-
-pub(crate) unsafe fn begin_into(
-    original: unsafe extern "C" fn(
-        Handle,
-        Handle,
-        *const Handle,
-        *const c_void,
-        usize,
-        i32,
-    ) -> CuResult,
-    stream: Handle,
-    graph: Handle,
-    dependencies: *const Handle,
-    edges: *const c_void,
-    count: usize,
-    mode: i32,
-) -> CuResult {
-    // SAFETY: the caller's own arguments.
-    began(unsafe { original(stream, graph, dependencies, edges, count, mode) })
-}
-
-pub(crate) unsafe fn begin_again(
-    original: unsafe extern "C" fn(Handle, i32, Handle, *mut c_void, *mut c_void) -> CuResult,
-    stream: Handle,
-    mode: i32,
-    graph: Handle,
-    callback: *mut c_void,
-    user: *mut c_void,
-) -> CuResult {
-    // SAFETY: the caller's own arguments.
-    began(unsafe { original(stream, mode, graph, callback, user) })
+begin! {
+    begin(stream: Handle);
+    begin_mode(stream: Handle, mode: i32);
+    begin_with(stream: Handle, params: *mut c_void);
+    begin_into(
+        stream: Handle, graph: Handle, dependencies: *const Handle, edges: *const c_void,
+        count: usize, mode: i32
+    );
+    begin_again(
+        stream: Handle, mode: i32, graph: Handle, callback: *mut c_void, user: *mut c_void
+    );
 }
 
 /// This call also ends an invalid capture.

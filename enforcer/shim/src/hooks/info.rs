@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use crate::{
-    cuda::{CuResult, Device, INVALID_DEVICE, SUCCESS},
+    cuda::{CuResult, Device, INVALID_DEVICE, SUCCESS, Width},
     gpu::Gpu,
     process,
 };
@@ -12,13 +12,9 @@ fn cap(gpu: &Gpu) -> u64 {
     gpu.limits().memory_cap_bytes.load(Ordering::Relaxed)
 }
 
-fn narrow(bytes: u64) -> usize {
-    usize::try_from(bytes).unwrap_or(usize::MAX)
-}
-
-pub(crate) unsafe fn total_mem(
-    original: unsafe extern "C" fn(*mut usize, Device) -> CuResult,
-    bytes: *mut usize,
+pub(crate) unsafe fn total_mem<N: Width>(
+    original: unsafe extern "C" fn(*mut N, Device) -> CuResult,
+    bytes: *mut N,
     device: Device,
 ) -> CuResult {
     // SAFETY: the caller's own arguments.
@@ -26,31 +22,11 @@ pub(crate) unsafe fn total_mem(
     if result == SUCCESS && !bytes.is_null() {
         let shown = process::with(|process| {
             let gpu = process.gpus.get(process.gpu_of_device(device)?)?;
-            Some(narrow(cap(gpu)))
+            Some(cap(gpu))
         });
         if let Some(Some(shown)) = shown {
             // SAFETY: the driver has just written there.
-            unsafe { *bytes = shown.min(*bytes) };
-        }
-    }
-    result
-}
-
-pub(crate) unsafe fn total_mem_v1(
-    original: unsafe extern "C" fn(*mut u32, Device) -> CuResult,
-    bytes: *mut u32,
-    device: Device,
-) -> CuResult {
-    // SAFETY: the caller's own arguments.
-    let result = unsafe { original(bytes, device) };
-    if result == SUCCESS && !bytes.is_null() {
-        let shown = process::with(|process| {
-            let gpu = process.gpus.get(process.gpu_of_device(device)?)?;
-            Some(u32::try_from(cap(gpu)).unwrap_or(u32::MAX))
-        });
-        if let Some(Some(shown)) = shown {
-            // SAFETY: the driver has just written there.
-            unsafe { *bytes = shown.min(*bytes) };
+            unsafe { *bytes = N::narrow(shown.min((*bytes).wide())) };
         }
     }
     result
@@ -126,38 +102,19 @@ fn inside(driver_free: u64, driver_total: u64) -> Option<(u64, u64)> {
     .flatten()
 }
 
-pub(crate) unsafe fn mem_info(
-    original: unsafe extern "C" fn(*mut usize, *mut usize) -> CuResult,
-    free: *mut usize,
-    total: *mut usize,
+pub(crate) unsafe fn mem_info<N: Width>(
+    original: unsafe extern "C" fn(*mut N, *mut N) -> CuResult,
+    free: *mut N,
+    total: *mut N,
 ) -> CuResult {
     // SAFETY: the caller's own arguments.
     let result = unsafe { original(free, total) };
     if result == SUCCESS && !free.is_null() && !total.is_null() {
         // SAFETY: the driver has just written there.
         let (driver_free, driver_total) = unsafe { (*free, *total) };
-        if let Some(shown) = inside(driver_free as u64, driver_total as u64) {
+        if let Some(shown) = inside(driver_free.wide(), driver_total.wide()) {
             // SAFETY: as above.
-            unsafe { (*free, *total) = (narrow(shown.0), narrow(shown.1)) };
-        }
-    }
-    result
-}
-
-pub(crate) unsafe fn mem_info_v1(
-    original: unsafe extern "C" fn(*mut u32, *mut u32) -> CuResult,
-    free: *mut u32,
-    total: *mut u32,
-) -> CuResult {
-    // SAFETY: the caller's own arguments.
-    let result = unsafe { original(free, total) };
-    if result == SUCCESS && !free.is_null() && !total.is_null() {
-        // SAFETY: the driver has just written there.
-        let (driver_free, driver_total) = unsafe { (*free, *total) };
-        if let Some(shown) = inside(u64::from(driver_free), u64::from(driver_total)) {
-            let narrow = |bytes: u64| u32::try_from(bytes).unwrap_or(u32::MAX);
-            // SAFETY: as above.
-            unsafe { (*free, *total) = (narrow(shown.0), narrow(shown.1)) };
+            unsafe { (*free, *total) = (N::narrow(shown.0), N::narrow(shown.1)) };
         }
     }
     result

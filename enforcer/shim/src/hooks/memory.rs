@@ -6,7 +6,7 @@ use gshare_abi::USES_MANAGED;
 
 use crate::{
     blocks::NO_HEAP,
-    cuda::{CuResult, DevicePtr, Handle, SUCCESS},
+    cuda::{CuResult, DevicePtr, Handle, SUCCESS, Width},
     driver,
     ledger::{Charge, Refusal},
     live::{Family, Live},
@@ -83,7 +83,7 @@ fn settle(asked: &mut Asked, pointer: u64, bytes: u64) -> Result<(), CuResult> {
                     context: asked.context,
                     family: Family::Plain(charge),
                 };
-                process.remember(pointer, &live);
+                process.remember(pointer, live);
                 Ok(())
             }
             Err(refusal) => {
@@ -137,34 +137,19 @@ fn allocate(
     }
 }
 
-pub(crate) unsafe fn alloc(
-    original: unsafe extern "C" fn(*mut DevicePtr, usize) -> CuResult,
-    pointer: *mut DevicePtr,
-    bytes: usize,
+pub(crate) unsafe fn alloc<P: Width, N: Width>(
+    original: unsafe extern "C" fn(*mut P, N) -> CuResult,
+    pointer: *mut P,
+    bytes: N,
 ) -> CuResult {
     // SAFETY: the caller's own arguments.
     let call = || unsafe { original(pointer, bytes) };
-    if pointer.is_null() || bytes == 0 {
+    if pointer.is_null() || bytes.wide() == 0 {
         return call();
     }
     // SAFETY: read only after the driver has written there.
-    let make = || (call(), unsafe { *pointer });
-    allocate(Kind::Device, bytes as u64, make, || bytes as u64)
-}
-
-pub(crate) unsafe fn alloc_v1(
-    original: unsafe extern "C" fn(*mut u32, u32) -> CuResult,
-    pointer: *mut u32,
-    bytes: u32,
-) -> CuResult {
-    // SAFETY: the caller's own arguments.
-    let call = || unsafe { original(pointer, bytes) };
-    if pointer.is_null() || bytes == 0 {
-        return call();
-    }
-    // SAFETY: read only after the driver has written there.
-    let make = || (call(), u64::from(unsafe { *pointer }));
-    allocate(Kind::Device, u64::from(bytes), make, || u64::from(bytes))
+    let make = || (call(), unsafe { *pointer }.wide());
+    allocate(Kind::Device, bytes.wide(), make, || bytes.wide())
 }
 
 /// Runs `make` with the bytes charged; it returns the driver's code and, on success, a substitute for the address and
@@ -189,7 +174,7 @@ pub(crate) fn take_unaddressed(
                         context: asked.context,
                         family: Family::Plain(Charge::Own(whole)),
                     };
-                    process.remember(key, &live);
+                    process.remember(key, live);
                 });
             }
             result
@@ -212,21 +197,22 @@ fn pitched(width: u64, height: u64) -> u64 {
         .saturating_mul(height)
 }
 
-pub(crate) unsafe fn alloc_pitch(
-    original: unsafe extern "C" fn(*mut DevicePtr, *mut usize, usize, usize, u32) -> CuResult,
-    pointer: *mut DevicePtr,
-    pitch: *mut usize,
-    width: usize,
-    height: usize,
+pub(crate) unsafe fn alloc_pitch<P: Width, N: Width>(
+    original: unsafe extern "C" fn(*mut P, *mut N, N, N, u32) -> CuResult,
+    pointer: *mut P,
+    pitch: *mut N,
+    width: N,
+    height: N,
     element: u32,
 ) -> CuResult {
     // SAFETY: the caller's own arguments.
     let call = || unsafe { original(pointer, pitch, width, height, element) };
+    let (width, height) = (width.wide(), height.wide());
     if pointer.is_null() || pitch.is_null() || width == 0 || height == 0 {
         return call();
     }
     // SAFETY: read only after the driver has written there.
-    let made = || unsafe { *pointer };
+    let made = || unsafe { *pointer }.wide();
     if !ELEMENTS.contains(&element)
         && let Some(code) = judged(call, made, driver::helpers().mem_free)
     {
@@ -234,44 +220,8 @@ pub(crate) unsafe fn alloc_pitch(
     }
     let make = || (call(), made());
     // SAFETY: asked only after success, when the driver has written there.
-    let sized = || (unsafe { *pitch } as u64).saturating_mul(height as u64);
-    allocate(
-        Kind::Device,
-        pitched(width as u64, height as u64),
-        make,
-        sized,
-    )
-}
-
-pub(crate) unsafe fn alloc_pitch_v1(
-    original: unsafe extern "C" fn(*mut u32, *mut u32, u32, u32, u32) -> CuResult,
-    pointer: *mut u32,
-    pitch: *mut u32,
-    width: u32,
-    height: u32,
-    element: u32,
-) -> CuResult {
-    // SAFETY: the caller's own arguments.
-    let call = || unsafe { original(pointer, pitch, width, height, element) };
-    if pointer.is_null() || pitch.is_null() || width == 0 || height == 0 {
-        return call();
-    }
-    // SAFETY: read only after the driver has written there.
-    let made = || u64::from(unsafe { *pointer });
-    if !ELEMENTS.contains(&element)
-        && let Some(code) = judged(call, made, driver::helpers().mem_free)
-    {
-        return code;
-    }
-    let make = || (call(), made());
-    // SAFETY: asked only after success, when the driver has written there.
-    let sized = || u64::from(unsafe { *pitch }) * u64::from(height);
-    allocate(
-        Kind::Device,
-        pitched(u64::from(width), u64::from(height)),
-        make,
-        sized,
-    )
+    let sized = || unsafe { *pitch }.wide().saturating_mul(height);
+    allocate(Kind::Device, pitched(width, height), make, sized)
 }
 
 pub(crate) unsafe fn alloc_managed(
@@ -316,35 +266,26 @@ pub(super) fn after_sync(result: CuResult) {
 
 /// Runs `call`, which frees the pointer in some way. Unknown pointers are left to the driver.
 pub(crate) fn free_by(pointer: u64, call: impl FnOnce() -> CuResult) -> CuResult {
-    let mut live = Live::NONE;
-    let known = process::with(|process| process.take(pointer, &mut live)) == Some(true);
+    let known = process::with(|process| process.take(pointer)).flatten();
     let result = call();
-    if known {
+    if let Some(live) = known {
         process::with(|process| {
             if result == SUCCESS {
                 process.settle(pointer, &live);
             } else {
-                process.remember(pointer, &live);
+                process.remember(pointer, live);
             }
         });
     }
     result
 }
 
-pub(crate) unsafe fn free(
-    original: unsafe extern "C" fn(DevicePtr) -> CuResult,
-    pointer: DevicePtr,
+pub(crate) unsafe fn free<P: Width>(
+    original: unsafe extern "C" fn(P) -> CuResult,
+    pointer: P,
 ) -> CuResult {
     // SAFETY: the caller's own argument.
-    let result = free_by(pointer, || unsafe { original(pointer) });
+    let result = free_by(pointer.wide(), || unsafe { original(pointer) });
     after_sync(result);
     result
-}
-
-pub(crate) unsafe fn free_v1(
-    original: unsafe extern "C" fn(u32) -> CuResult,
-    pointer: u32,
-) -> CuResult {
-    // SAFETY: the caller's own argument.
-    free_by(u64::from(pointer), || unsafe { original(pointer) })
 }

@@ -93,7 +93,7 @@ fn allocate(
                             context,
                             family: Family::Pool(pool),
                         };
-                        process.remember(pointer, &live);
+                        process.remember(pointer, live);
                         result
                     }
                     Ok(_) => result,

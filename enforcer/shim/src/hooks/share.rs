@@ -7,7 +7,7 @@ use gshare_abi::{SHARES_MEMORY, USES_FOREIGN, USES_MANAGED, USES_MULTICAST};
 
 use super::launch::let_through;
 use crate::{
-    cuda::{CuResult, DevicePtr, SUCCESS},
+    cuda::{CuResult, DevicePtr, SUCCESS, Width},
     driver, process,
 };
 
@@ -23,64 +23,32 @@ fn noted(result: CuResult, flags: u64) -> CuResult {
     result
 }
 
-pub(crate) unsafe fn export(
-    original: unsafe extern "C" fn(usize, usize) -> CuResult,
-    handle: usize,
-    what: usize,
-) -> CuResult {
-    // SAFETY: the caller's own arguments.
-    noted(unsafe { original(handle, what) }, SHARES_MEMORY)
+/// A hook that notes its use. `through`: the call is refused while the claim does not have the GPU.
+macro_rules! noted {
+    ($($name:ident($($arg:ident: $kind:ty),*) $how:ident, $flags:expr;)*) => {$(
+        pub(crate) unsafe fn $name(
+            original: unsafe extern "C" fn($($kind),*) -> CuResult,
+            $($arg: $kind),*
+        ) -> CuResult {
+            // SAFETY: the caller's own arguments.
+            let call = || unsafe { original($($arg),*) };
+            noted(noted!(@ $how call), $flags)
+        }
+    )*};
+    (@ through $call:ident) => { let_through(0, $call) };
+    (@ always $call:ident) => { $call() };
 }
 
-pub(crate) unsafe fn open_memory(
-    original: unsafe extern "C" fn(usize, IpcHandle, u32) -> CuResult,
-    pointer: usize,
-    handle: IpcHandle,
-    flags: u32,
-) -> CuResult {
-    // SAFETY: the caller's own arguments.
-    noted(
-        let_through(0, || unsafe { original(pointer, handle, flags) }),
-        SHARES_MEMORY,
-    )
-}
-
-pub(crate) unsafe fn open_event(
-    original: unsafe extern "C" fn(usize, IpcHandle) -> CuResult,
-    event: usize,
-    handle: IpcHandle,
-) -> CuResult {
-    // SAFETY: the caller's own arguments.
-    noted(
-        let_through(0, || unsafe { original(event, handle) }),
-        SHARES_MEMORY,
-    )
-}
-
-pub(crate) unsafe fn export_pool(
-    original: unsafe extern "C" fn(usize, usize, i32, u64) -> CuResult,
-    handle: usize,
-    pool: usize,
-    kind: i32,
-    flags: u64,
-) -> CuResult {
-    // SAFETY: the caller's own arguments.
-    noted(
-        let_through(0, || unsafe { original(handle, pool, kind, flags) }),
-        SHARES_MEMORY,
-    )
-}
-
-pub(crate) unsafe fn multicast(
-    original: unsafe extern "C" fn(usize, usize) -> CuResult,
-    handle: usize,
-    properties: usize,
-) -> CuResult {
-    // SAFETY: the caller's own arguments.
-    noted(
-        let_through(0, || unsafe { original(handle, properties) }),
-        USES_MULTICAST,
-    )
+noted! {
+    export(handle: usize, what: usize) always, SHARES_MEMORY;
+    open_memory(pointer: usize, handle: IpcHandle, flags: u32) through, SHARES_MEMORY;
+    open_event(event: usize, handle: IpcHandle) through, SHARES_MEMORY;
+    export_pool(handle: usize, pool: usize, kind: i32, flags: u64) through, SHARES_MEMORY;
+    multicast(handle: usize, properties: usize) through, USES_MULTICAST;
+    managed(address: usize, bytes: usize, library: usize, name: usize) always, USES_MANAGED;
+    import(made: usize, of: usize) through, USES_FOREIGN;
+    register(made: usize, of: usize, flags: u32) through, USES_FOREIGN;
+    register_image(made: usize, image: u32, target: u32, flags: u32) through, USES_FOREIGN;
 }
 
 /// `CU_POINTER_ATTRIBUTE_IS_MANAGED`.
@@ -106,76 +74,16 @@ fn variable(result: CuResult, address: impl FnOnce() -> DevicePtr) -> CuResult {
     result
 }
 
-pub(crate) unsafe fn global(
-    original: unsafe extern "C" fn(*mut DevicePtr, *mut usize, usize, usize) -> CuResult,
-    address: *mut DevicePtr,
-    bytes: *mut usize,
+pub(crate) unsafe fn global<P: Width, N>(
+    original: unsafe extern "C" fn(*mut P, *mut N, usize, usize) -> CuResult,
+    address: *mut P,
+    bytes: *mut N,
     module: usize,
     name: usize,
 ) -> CuResult {
     // SAFETY: the caller's own arguments.
     let result = unsafe { original(address, bytes, module, name) };
     // SAFETY: NULL, or the driver has written there.
-    variable(result, || unsafe { address.as_ref() }.copied().unwrap_or(0))
-}
-
-pub(crate) unsafe fn global_v1(
-    original: unsafe extern "C" fn(*mut u32, *mut u32, usize, usize) -> CuResult,
-    address: *mut u32,
-    bytes: *mut u32,
-    module: usize,
-    name: usize,
-) -> CuResult {
-    // SAFETY: the caller's own arguments.
-    let result = unsafe { original(address, bytes, module, name) };
-    // SAFETY: NULL, or the driver has written there.
-    let written = || unsafe { address.as_ref() }.copied().unwrap_or(0);
-    variable(result, || written().into())
-}
-
-pub(crate) unsafe fn managed(
-    original: unsafe extern "C" fn(usize, usize, usize, usize) -> CuResult,
-    address: usize,
-    bytes: usize,
-    library: usize,
-    name: usize,
-) -> CuResult {
-    // SAFETY: the caller's own arguments.
-    noted(
-        unsafe { original(address, bytes, library, name) },
-        USES_MANAGED,
-    )
-}
-
-pub(crate) unsafe fn import(
-    original: unsafe extern "C" fn(usize, usize) -> CuResult,
-    made: usize,
-    of: usize,
-) -> CuResult {
-    // SAFETY: the caller's own arguments.
-    let call = || unsafe { original(made, of) };
-    noted(let_through(0, call), USES_FOREIGN)
-}
-
-pub(crate) unsafe fn register(
-    original: unsafe extern "C" fn(usize, usize, u32) -> CuResult,
-    made: usize,
-    of: usize,
-    flags: u32,
-) -> CuResult {
-    // SAFETY: the caller's own arguments.
-    let call = || unsafe { original(made, of, flags) };
-    noted(let_through(0, call), USES_FOREIGN)
-}
-
-pub(crate) unsafe fn register_image(
-    original: unsafe extern "C" fn(usize, u32, u32, u32) -> CuResult,
-    made: usize,
-    image: u32,
-    target: u32,
-    flags: u32,
-) -> CuResult {
-    // SAFETY: the caller's own arguments.
-    let call = || unsafe { original(made, image, target, flags) };
-    noted(let_through(0, call), USES_FOREIGN)
+    let written = || unsafe { address.as_ref() }.map_or(0, |address| address.wide());
+    variable(result, written)
 }

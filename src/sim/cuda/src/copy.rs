@@ -477,33 +477,73 @@ fn from_array(to: (u32, u64), array: u64, offset: usize, len: usize) -> Copy3D {
     }
 }
 
+/// The four functions of a copy or a fill: at once and later, each with its twin. `now` tells which.
+macro_rules! both {
+    ($($name:ident, $twin:ident, $later:ident, $later_twin:ident($($arg:ident: $ty:ty),*)
+        |$d:ident, $s:ident, $now:ident| $body:expr;)*) => {
+        export_sync! {$(
+            $name, $twin($($arg: $ty),*) |$d, $s| { let $now = true; $body };
+        )*}
+        export_stream! {$(
+            $later, $later_twin($($arg: $ty),*; $s) |$d| { let $now = false; $body };
+        )*}
+    };
+}
+
+both! {
+    cuMemcpy, cuMemcpy_ptds, cuMemcpyAsync, cuMemcpyAsync_ptsz(to: u64, from: u64, len: usize)
+        |d, s, now| d.copy(s, now, Copy3D::run((UNIFIED, to), (UNIFIED, from), len));
+    cuMemcpyHtoD_v2, cuMemcpyHtoD_v2_ptds, cuMemcpyHtoDAsync_v2, cuMemcpyHtoDAsync_v2_ptsz(
+        to: u64, from: u64, len: usize
+    ) |d, s, now| d.copy(s, now, Copy3D::run((DEVICE, to), (HOST, from), len));
+    cuMemcpyDtoH_v2, cuMemcpyDtoH_v2_ptds, cuMemcpyDtoHAsync_v2, cuMemcpyDtoHAsync_v2_ptsz(
+        to: u64, from: u64, len: usize
+    ) |d, s, now| d.copy(s, now, Copy3D::run((HOST, to), (DEVICE, from), len));
+    cuMemcpyDtoD_v2, cuMemcpyDtoD_v2_ptds, cuMemcpyDtoDAsync_v2, cuMemcpyDtoDAsync_v2_ptsz(
+        to: u64, from: u64, len: usize
+    ) |d, s, _now| d.copy(s, false, Copy3D::run((DEVICE, to), (DEVICE, from), len));
+    cuMemcpyPeer, cuMemcpyPeer_ptds, cuMemcpyPeerAsync, cuMemcpyPeerAsync_ptsz(
+        to: u64, _tc: u64, from: u64, _fc: u64, len: usize
+    ) |d, s, _now| d.copy(s, false, Copy3D::run((DEVICE, to), (DEVICE, from), len));
+    cuMemcpyHtoA_v2, cuMemcpyHtoA_v2_ptds, cuMemcpyHtoAAsync_v2, cuMemcpyHtoAAsync_v2_ptsz(
+        to: u64, at: usize, from: u64, len: usize
+    ) |d, s, now| d.copy(s, now, to_array(to, at, (HOST, from), len));
+    cuMemcpyAtoH_v2, cuMemcpyAtoH_v2_ptds, cuMemcpyAtoHAsync_v2, cuMemcpyAtoHAsync_v2_ptsz(
+        to: u64, from: u64, at: usize, len: usize
+    ) |d, s, now| d.copy(s, now, from_array((HOST, to), from, at, len));
+    cuMemcpy2D_v2, cuMemcpy2D_v2_ptds, cuMemcpy2DAsync_v2, cuMemcpy2DAsync_v2_ptsz(c: In<Copy2D>)
+        |d, s, now| d.copy(s, now, c.get()?.wide());
+    cuMemcpy3D_v2, cuMemcpy3D_v2_ptds, cuMemcpy3DAsync_v2, cuMemcpy3DAsync_v2_ptsz(c: In<Copy3D>)
+        |d, s, now| d.copy(s, now, c.get()?);
+    cuMemcpy3DPeer, cuMemcpy3DPeer_ptds, cuMemcpy3DPeerAsync, cuMemcpy3DPeerAsync_ptsz(
+        c: In<Copy3D>
+    ) |d, s, now| d.copy(s, now, c.get()?);
+    cuMemsetD8_v2, cuMemsetD8_v2_ptds, cuMemsetD8Async, cuMemsetD8Async_ptsz(
+        to: u64, v: u8, n: usize
+    ) |d, s, now| d.fill(s, now, fill(to, 0, [v], n, 1));
+    cuMemsetD16_v2, cuMemsetD16_v2_ptds, cuMemsetD16Async, cuMemsetD16Async_ptsz(
+        to: u64, v: u16, n: usize
+    ) |d, s, now| d.fill(s, now, fill(to, 0, v.to_le_bytes(), n, 1));
+    cuMemsetD32_v2, cuMemsetD32_v2_ptds, cuMemsetD32Async, cuMemsetD32Async_ptsz(
+        to: u64, v: u32, n: usize
+    ) |d, s, now| d.fill(s, now, fill(to, 0, v.to_le_bytes(), n, 1));
+    cuMemsetD2D8_v2, cuMemsetD2D8_v2_ptds, cuMemsetD2D8Async, cuMemsetD2D8Async_ptsz(
+        to: u64, pitch: usize, v: u8, w: usize, h: usize
+    ) |d, s, now| d.fill(s, now, fill(to, pitch, [v], w, h));
+    cuMemsetD2D16_v2, cuMemsetD2D16_v2_ptds, cuMemsetD2D16Async, cuMemsetD2D16Async_ptsz(
+        to: u64, pitch: usize, v: u16, w: usize, h: usize
+    ) |d, s, now| d.fill(s, now, fill(to, pitch, v.to_le_bytes(), w, h));
+    cuMemsetD2D32_v2, cuMemsetD2D32_v2_ptds, cuMemsetD2D32Async, cuMemsetD2D32Async_ptsz(
+        to: u64, pitch: usize, v: u32, w: usize, h: usize
+    ) |d, s, now| d.fill(s, now, fill(to, pitch, v.to_le_bytes(), w, h));
+}
+
 export_sync! {
-    cuMemcpy, cuMemcpy_ptds(to: u64, from: u64, len: usize) |d, s| {
-        d.copy(s, true, Copy3D::run((UNIFIED, to), (UNIFIED, from), len))
-    };
-    cuMemcpyHtoD_v2, cuMemcpyHtoD_v2_ptds(to: u64, from: u64, len: usize) |d, s| {
-        d.copy(s, true, Copy3D::run((DEVICE, to), (HOST, from), len))
-    };
-    cuMemcpyDtoH_v2, cuMemcpyDtoH_v2_ptds(to: u64, from: u64, len: usize) |d, s| {
-        d.copy(s, true, Copy3D::run((HOST, to), (DEVICE, from), len))
-    };
-    cuMemcpyDtoD_v2, cuMemcpyDtoD_v2_ptds(to: u64, from: u64, len: usize) |d, s| {
-        d.copy(s, false, Copy3D::run((DEVICE, to), (DEVICE, from), len))
-    };
-    cuMemcpyPeer, cuMemcpyPeer_ptds(to: u64, _tc: u64, from: u64, _fc: u64, len: usize) |d, s| {
-        d.copy(s, false, Copy3D::run((DEVICE, to), (DEVICE, from), len))
-    };
     cuMemcpyDtoA_v2, cuMemcpyDtoA_v2_ptds(to: u64, at: usize, from: u64, len: usize) |d, s| {
         d.copy(s, true, to_array(to, at, (DEVICE, from), len))
     };
     cuMemcpyAtoD_v2, cuMemcpyAtoD_v2_ptds(to: u64, from: u64, at: usize, len: usize) |d, s| {
         d.copy(s, true, from_array((DEVICE, to), from, at, len))
-    };
-    cuMemcpyHtoA_v2, cuMemcpyHtoA_v2_ptds(to: u64, at: usize, from: u64, len: usize) |d, s| {
-        d.copy(s, true, to_array(to, at, (HOST, from), len))
-    };
-    cuMemcpyAtoH_v2, cuMemcpyAtoH_v2_ptds(to: u64, from: u64, at: usize, len: usize) |d, s| {
-        d.copy(s, true, from_array((HOST, to), from, at, len))
     };
     cuMemcpyAtoA_v2, cuMemcpyAtoA_v2_ptds(
         to: u64, to_at: usize, from: u64, from_at: usize, len: usize
@@ -512,79 +552,7 @@ export_sync! {
         src_array: from,
         ..to_array(to, to_at, (ARRAY, 0), len)
     });
-    cuMemcpy2D_v2, cuMemcpy2D_v2_ptds(c: In<Copy2D>) |d, s| d.copy(s, true, c.get()?.wide());
     cuMemcpy2DUnaligned_v2, cuMemcpy2DUnaligned_v2_ptds(c: In<Copy2D>) |d, s| {
         d.copy(s, true, c.get()?.wide())
     };
-    cuMemcpy3D_v2, cuMemcpy3D_v2_ptds(c: In<Copy3D>) |d, s| d.copy(s, true, c.get()?);
-    cuMemcpy3DPeer, cuMemcpy3DPeer_ptds(c: In<Copy3D>) |d, s| d.copy(s, true, c.get()?);
-    cuMemsetD8_v2, cuMemsetD8_v2_ptds(to: u64, v: u8, n: usize) |d, s| {
-        d.fill(s, true, fill(to, 0, [v], n, 1))
-    };
-    cuMemsetD16_v2, cuMemsetD16_v2_ptds(to: u64, v: u16, n: usize) |d, s| {
-        d.fill(s, true, fill(to, 0, v.to_le_bytes(), n, 1))
-    };
-    cuMemsetD32_v2, cuMemsetD32_v2_ptds(to: u64, v: u32, n: usize) |d, s| {
-        d.fill(s, true, fill(to, 0, v.to_le_bytes(), n, 1))
-    };
-    cuMemsetD2D8_v2, cuMemsetD2D8_v2_ptds(to: u64, pitch: usize, v: u8, w: usize, h: usize) |d, s| {
-        d.fill(s, true, fill(to, pitch, [v], w, h))
-    };
-    cuMemsetD2D16_v2, cuMemsetD2D16_v2_ptds(
-        to: u64, pitch: usize, v: u16, w: usize, h: usize
-    ) |d, s| d.fill(s, true, fill(to, pitch, v.to_le_bytes(), w, h));
-    cuMemsetD2D32_v2, cuMemsetD2D32_v2_ptds(
-        to: u64, pitch: usize, v: u32, w: usize, h: usize
-    ) |d, s| d.fill(s, true, fill(to, pitch, v.to_le_bytes(), w, h));
-}
-
-export_stream! {
-    cuMemcpyAsync, cuMemcpyAsync_ptsz(to: u64, from: u64, len: usize; stream) |d| {
-        d.copy(stream, false, Copy3D::run((UNIFIED, to), (UNIFIED, from), len))
-    };
-    cuMemcpyHtoDAsync_v2, cuMemcpyHtoDAsync_v2_ptsz(to: u64, from: u64, len: usize; stream) |d| {
-        d.copy(stream, false, Copy3D::run((DEVICE, to), (HOST, from), len))
-    };
-    cuMemcpyDtoHAsync_v2, cuMemcpyDtoHAsync_v2_ptsz(to: u64, from: u64, len: usize; stream) |d| {
-        d.copy(stream, false, Copy3D::run((HOST, to), (DEVICE, from), len))
-    };
-    cuMemcpyDtoDAsync_v2, cuMemcpyDtoDAsync_v2_ptsz(to: u64, from: u64, len: usize; stream) |d| {
-        d.copy(stream, false, Copy3D::run((DEVICE, to), (DEVICE, from), len))
-    };
-    cuMemcpyPeerAsync, cuMemcpyPeerAsync_ptsz(
-        to: u64, _tc: u64, from: u64, _fc: u64, len: usize; stream
-    ) |d| d.copy(stream, false, Copy3D::run((DEVICE, to), (DEVICE, from), len));
-    cuMemcpyHtoAAsync_v2, cuMemcpyHtoAAsync_v2_ptsz(
-        to: u64, at: usize, from: u64, len: usize; stream
-    ) |d| d.copy(stream, false, to_array(to, at, (HOST, from), len));
-    cuMemcpyAtoHAsync_v2, cuMemcpyAtoHAsync_v2_ptsz(
-        to: u64, from: u64, at: usize, len: usize; stream
-    ) |d| d.copy(stream, false, from_array((HOST, to), from, at, len));
-    cuMemcpy2DAsync_v2, cuMemcpy2DAsync_v2_ptsz(c: In<Copy2D>; stream) |d| {
-        d.copy(stream, false, c.get()?.wide())
-    };
-    cuMemcpy3DAsync_v2, cuMemcpy3DAsync_v2_ptsz(c: In<Copy3D>; stream) |d| {
-        d.copy(stream, false, c.get()?)
-    };
-    cuMemcpy3DPeerAsync, cuMemcpy3DPeerAsync_ptsz(c: In<Copy3D>; stream) |d| {
-        d.copy(stream, false, c.get()?)
-    };
-    cuMemsetD8Async, cuMemsetD8Async_ptsz(to: u64, v: u8, n: usize; stream) |d| {
-        d.fill(stream, false, fill(to, 0, [v], n, 1))
-    };
-    cuMemsetD16Async, cuMemsetD16Async_ptsz(to: u64, v: u16, n: usize; stream) |d| {
-        d.fill(stream, false, fill(to, 0, v.to_le_bytes(), n, 1))
-    };
-    cuMemsetD32Async, cuMemsetD32Async_ptsz(to: u64, v: u32, n: usize; stream) |d| {
-        d.fill(stream, false, fill(to, 0, v.to_le_bytes(), n, 1))
-    };
-    cuMemsetD2D8Async, cuMemsetD2D8Async_ptsz(
-        to: u64, pitch: usize, v: u8, w: usize, h: usize; stream
-    ) |d| d.fill(stream, false, fill(to, pitch, [v], w, h));
-    cuMemsetD2D16Async, cuMemsetD2D16Async_ptsz(
-        to: u64, pitch: usize, v: u16, w: usize, h: usize; stream
-    ) |d| d.fill(stream, false, fill(to, pitch, v.to_le_bytes(), w, h));
-    cuMemsetD2D32Async, cuMemsetD2D32Async_ptsz(
-        to: u64, pitch: usize, v: u32, w: usize, h: usize; stream
-    ) |d| d.fill(stream, false, fill(to, pitch, v.to_le_bytes(), w, h));
 }
