@@ -294,10 +294,22 @@ impl Tally {
         cell.limit_ns.store(limit, Relaxed);
     }
 
-    /// The path of nearly all launches. `counts`: SMs work on it. It is counted by the figures of its kind if it goes
-    /// at once, and takes its time from its stream's grant under this decision if claims share the GPU.
+    /// Whether a launch goes at once and is counted by the figures of its kind, as nearly all are. It takes its time
+    /// from its stream's grant under this decision if claims share the GPU. Changes nothing if not.
     #[inline(always)]
+    pub fn goes(&self, word: Word, key: Key, place: u64) -> bool {
+        self.step(word, key, true, place, false) == Step::Go
+    }
+
+    /// The same, also for a launch that is not counted, which takes its time all the same. `counts`: SMs work on it.
+    #[inline]
     pub fn pass(&self, word: Word, key: Key, counts: bool, place: u64) -> Step {
+        self.step(word, key, counts, place, true)
+    }
+
+    /// `all`: a launch goes that is not counted.
+    #[inline(always)]
+    fn step(&self, word: Word, key: Key, counts: bool, place: u64, all: bool) -> Step {
         let is_shared = word.mode() != Mode::Free;
         if !counts && !is_shared {
             return Step::Go;
@@ -308,6 +320,12 @@ impl Tally {
         let Some(cell) = self.cell(place) else {
             return Step::Stop;
         };
+        let one = row.busy_ns.load(Relaxed);
+        let busy = cell.busy_ns.load(Relaxed) + one;
+        let is_counted = one > 0 && busy <= cell.limit_ns.load(Relaxed);
+        if !is_counted && !all {
+            return Step::Uncounted;
+        }
         if is_shared {
             let takes = row.known.load(Relaxed) >> HOW_BITS;
             let left = cell.left_ns.load(Relaxed);
@@ -319,13 +337,13 @@ impl Tally {
                 return Step::Go;
             }
         }
-        let one = row.busy_ns.load(Relaxed);
-        let busy = cell.busy_ns.load(Relaxed) + one;
-        if one == 0 || busy > cell.limit_ns.load(Relaxed) {
+        if !is_counted {
             return Step::Uncounted;
         }
+        // In this order it is one addition to memory.
         let more = |to: &AtomicU64, by: &AtomicU64| {
-            to.store(to.load(Relaxed).wrapping_add(by.load(Relaxed)), Relaxed);
+            let by = by.load(Relaxed);
+            to.store(to.load(Relaxed).wrapping_add(by), Relaxed);
         };
         cell.busy_ns.store(busy, Relaxed);
         more(&cell.sm_ns, &row.sm_ns);
@@ -637,6 +655,16 @@ mod tests {
         assert!(!spend(turn, 7, 1));
     }
 
+    #[test]
+    fn threads_that_begin_long_after_each_other_have_places_of_their_own() {
+        let of = |number: usize| place(0x7f00_1234_5670, number << 8 | 0xa1);
+        let mut places: Vec<u64> = (1..200_000).map(of).collect();
+        places.sort_unstable();
+        places.dedup();
+        assert_eq!(places.len(), 199_999);
+        assert!(!places.contains(&0));
+    }
+
     /// The duration alone in microseconds, and whether it is more than a guess.
     fn alone(tally: &Tally, key: Key) -> Option<(u64, bool)> {
         let expected = tally.expected(key);
@@ -654,16 +682,6 @@ mod tests {
         tally.know(a, Fill::default());
         tally.expect(a, 1_000_000, Measure::Alone);
         assert_eq!(
-    #[test]
-    fn threads_that_begin_long_after_each_other_have_places_of_their_own() {
-        let of = |number: usize| place(0x7f00_1234_5670, number << 8 | 0xa1);
-        let mut places: Vec<u64> = (1..200_000).map(of).collect();
-        places.sort_unstable();
-        places.dedup();
-        assert_eq!(places.len(), 199_999);
-        assert!(!places.contains(&0));
-    }
-
             (alone(&tally, a), alone(&tally, b)),
             (Some((1000, true)), None)
         );

@@ -105,6 +105,10 @@ pub(crate) fn settle() {
             let _ = catch_unwind(AssertUnwindSafe(|| mps::after_init(process)));
             page.process
                 .store(ptr::from_ref(process).cast_mut().cast(), Ordering::Release);
+            if let [gpu] = &process.gpus[..] {
+                let gpu = ptr::from_ref(gpu).cast_mut();
+                page.only_gpu.store(gpu.cast(), Ordering::Release);
+            }
         }
     }
     page.reach(stage::SETTLED);

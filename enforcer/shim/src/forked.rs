@@ -22,6 +22,8 @@ pub(crate) struct Wiped {
     pub(crate) answer: AtomicPtr<c_void>,
     /// This process may not use the driver: it is in a claim that cannot count it.
     pub(crate) barred: AtomicBool,
+    /// The [`Gpu`](crate::gpu::Gpu) of a claim that has one.
+    pub(crate) only_gpu: AtomicPtr<c_void>,
 }
 
 /// Stages on the way to membership.
@@ -84,6 +86,18 @@ pub(crate) fn known() -> Option<&'static Wiped> {
 
 static WIPED: AtomicPtr<Wiped> = AtomicPtr::new(ptr::null_mut());
 
+static NO_GPU: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
+
+/// [`Wiped::only_gpu`], or a null pointer.
+static ONLY_GPU: AtomicPtr<AtomicPtr<c_void>> = AtomicPtr::new((&raw const NO_GPU).cast_mut());
+
+/// The GPU of a process whose claim has one; null for any other.
+#[inline]
+pub(crate) fn only_gpu() -> *mut c_void {
+    // SAFETY: a static, or a part of the page.
+    unsafe { &*ONLY_GPU.load(Ordering::Acquire) }.load(Ordering::Acquire)
+}
+
 /// The page, created by the first caller.
 pub(crate) fn wiped() -> Option<&'static Wiped> {
     let present = WIPED.load(Ordering::Acquire);
@@ -118,5 +132,7 @@ pub(crate) fn wiped() -> Option<&'static Wiped> {
         unsafe { libc::munmap(page.cast(), bytes) };
     }
     // SAFETY: null, or the page that stays mapped.
-    unsafe { WIPED.load(Ordering::Acquire).as_ref() }
+    let page = unsafe { WIPED.load(Ordering::Acquire).as_ref() }?;
+    ONLY_GPU.store((&raw const page.only_gpu).cast_mut(), Ordering::Release);
+    Some(page)
 }

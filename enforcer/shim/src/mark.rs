@@ -7,7 +7,7 @@
 //! unlike the fixed form, never makes loading the library fail if there is none.
 
 use std::sync::{
-    Mutex, OnceLock, PoisonError,
+    OnceLock,
     atomic::{AtomicBool, AtomicIsize, AtomicPtr, AtomicU32, AtomicU64, Ordering},
 };
 
@@ -40,22 +40,31 @@ fn find_words() {
     }
 }
 
+/// The calling thread's words at this offset, unless it is 0.
+#[inline(always)]
+fn word_at(words: isize) -> Option<*mut u32> {
+    if words == 0 {
+        return None;
+    }
+    let at: *mut u32;
+    // SAFETY: the first word at the thread pointer is its own address (x86-64 ABI).
+    unsafe {
+        std::arch::asm!(
+            "addq %fs:0, {at}",
+            at = inout(reg) words => at,
+            options(att_syntax, pure, nomem, nostack),
+        );
+    }
+    Some(at)
+}
+
 /// The calling thread's words: its hook, counted from 1; its number; its place, see [`PLACES`].
 #[inline]
 fn word() -> *mut u32 {
-    let at: *mut u32;
-    let words = WORDS.load(Ordering::Relaxed);
-    if words != 0 {
-        // SAFETY: the first word at the thread pointer is its own address (x86-64 ABI).
-        unsafe {
-            std::arch::asm!(
-                "addq %fs:0, {at}",
-                at = inout(reg) words => at,
-                options(att_syntax, pure, nomem, nostack),
-            );
-        }
+    if let Some(at) = word_at(WORDS.load(Ordering::Relaxed)) {
         return at;
     }
+    let at: *mut u32;
     // SAFETY: a call of a TLS descriptor gives the offset from the thread pointer and keeps all
     // other registers; the first word at the thread pointer is its own address (x86-64 ABI). What comes
     // out depends on the thread alone, so that one look does for the whole of a hook.
@@ -97,11 +106,17 @@ const fn before(marks: &[Mark; MARKS]) -> *mut Mark {
     marks.as_ptr().cast_mut().wrapping_sub(1)
 }
 
-/// Occupied places, and the process they belong to: a forked child has other threads.
-static TAKEN: Mutex<(u32, u128)> = Mutex::new((0, 0));
 /// The last place is for all threads beyond the others: their marks tell little.
 const CROWD: u32 = MARKS as u32 - 1;
 static CROWDED: AtomicBool = AtomicBool::new(false);
+/// Occupied places, as bits. A forked child keeps those of threads that it does not have.
+static TAKEN: [AtomicU64; MARKS / 64] = {
+    let mut taken = [const { AtomicU64::new(0) }; MARKS / 64];
+    taken[MARKS / 64 - 1] = AtomicU64::new(1 << 63);
+    taken
+};
+/// Threads beyond these; their numbers are not reused.
+static LATER: AtomicU32 = AtomicU32::new(0);
 /// Called when a thread comes that gets no place of its own.
 static WHEN_CROWDED: OnceLock<fn()> = OnceLock::new();
 
@@ -116,52 +131,60 @@ struct Ends(u32);
 
 impl Drop for Ends {
     fn drop(&mut self) {
-        let mut taken = TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
-        if taken.0 == std::process::id() {
-            taken.1 &= !(1 << self.0);
-        }
-        // SAFETY: the thread's own word; the places stay mapped, and this one is still the thread's.
+        // SAFETY: the thread's own words; the places stay mapped, and this one is still the thread's.
         unsafe {
+            word().add(1).write(0);
             word().add(2).write(0);
         }
+        // Orders the thread's counts before those of the next owner of its place.
+        let taken = &TAKEN[self.0 as usize / 64];
+        taken.fetch_and(!(1 << (self.0 % 64)), Ordering::Release);
     }
 }
 
-/// Gives the calling thread a place; returns its third word.
+fn free_place() -> Option<u32> {
+    let take = |taken: u64| (taken != u64::MAX).then(|| taken | (taken + 1));
+    (0..).zip(&TAKEN).find_map(|(word, taken)| {
+        let before = taken.fetch_update(Ordering::Acquire, Ordering::Relaxed, take);
+        Some(word * 64 + before.ok()?.trailing_ones())
+    })
+}
+
+/// Gives the calling thread a place and a number: its second and third word.
 #[cold]
-fn take_place() -> u32 {
+fn take_place() {
     thread_local!(static ENDS: std::cell::RefCell<Option<Ends>> = const { std::cell::RefCell::new(None) });
     find_words();
-    let own = std::process::id();
-    let mut taken = TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
-    if taken.0 != own {
-        // Threads of the parent process are not here.
-        *taken = (own, 0);
-    }
-    let free = (0..CROWD).find(|place| taken.1 >> place & 1 == 0);
-    let place = free.unwrap_or(CROWD);
-    if free.is_none() {
+    let free = free_place();
+    let number = if let Some(place) = free {
+        // A thread that is ending cannot register: its place stays taken.
+        let _ = ENDS.try_with(|ends| ends.borrow_mut().replace(Ends(place)));
+        place + 1
+    } else {
         CROWDED.store(true, Ordering::Relaxed);
         if let Some(tell) = WHEN_CROWDED.get() {
             tell();
         }
-    } else {
-        taken.1 |= 1 << place;
-        // A thread that is ending cannot register: its place stays taken.
-        let _ = ENDS.try_with(|ends| ends.borrow_mut().replace(Ends(place)));
+        let later = LATER.fetch_add(1, Ordering::Relaxed);
+        CROWD + 1 + later % (1 << 23)
+    };
+    let words = word();
+    // SAFETY: the thread's own words.
+    unsafe {
+        words.add(1).write(Thread::new(number).0);
+        words.add(2).write((free.unwrap_or(CROWD) + 1) * PLACE);
     }
-    (place + 1) * PLACE
 }
 
 #[inline]
 fn place(words: *mut u32) -> &'static AtomicU32 {
     // SAFETY: the thread's own words.
-    let mut offset = unsafe { words.add(2).read() };
-    if offset == 0 {
-        offset = take_place();
-        // SAFETY: as above.
-        unsafe { words.add(2).write(offset) };
+    let known = unsafe { words.add(2).read() };
+    if known == 0 {
+        take_place();
     }
+    // SAFETY: as above.
+    let offset = unsafe { words.add(2).read() };
     let before = PLACES.load(Ordering::Relaxed);
     // SAFETY: a place of the process's own marks or of a page that stays mapped for the rest of the process.
     unsafe { &(*before.wrapping_byte_add(offset as usize)).entry }
@@ -209,6 +232,37 @@ impl Inside {
     }
 }
 
+/// The same for a thread that has made such a call before, and a hook that asks for none of the other words.
+pub(crate) struct Quick {
+    pub(crate) thread: Thread,
+    place: &'static AtomicU32,
+}
+
+impl Quick {
+    #[inline(always)]
+    pub(crate) fn new(entry: u32) -> Option<Self> {
+        let words = word_at(WORDS.load(Ordering::Relaxed))?;
+        // SAFETY: the thread's own words.
+        let (number, offset) = unsafe { (words.add(1).read(), words.add(2).read()) };
+        if number == 0 {
+            return None;
+        }
+        let before = PLACES.load(Ordering::Relaxed);
+        // SAFETY: as in `place`; a thread with a number has one.
+        let place = unsafe { &(*before.wrapping_byte_add(offset as usize)).entry };
+        place.store(entry + 1, Ordering::Relaxed);
+        // As in `Inside`.
+        std::sync::atomic::compiler_fence(Ordering::SeqCst);
+        let thread = Thread(number);
+        Some(Self { thread, place })
+    }
+
+    #[inline(always)]
+    pub(crate) fn end(self) {
+        self.place.store(0, Ordering::Release);
+    }
+}
+
 /// Clears the calling thread's mark; returns what puts it back.
 pub(crate) fn step_out() -> impl Fn() + Copy {
     let place = own_place();
@@ -224,42 +278,6 @@ impl Drop for Inside {
         // Orders the call's effects before it.
         self.place.store(0, Ordering::Release);
     }
-}
-
-/// Numbers that are reused after their thread's end, as bits: 1 to 64.
-static NUMBERS: AtomicU64 = AtomicU64::new(0);
-/// Threads beyond these; their numbers are not reused.
-static LATER: AtomicU32 = AtomicU32::new(0);
-
-/// Frees the number when its thread ends. A forked child keeps the numbers of threads that it does not have.
-struct Numbered(u32);
-
-impl Drop for Numbered {
-    fn drop(&mut self) {
-        set_number(0);
-        // Orders the thread's counts before those of the next owner of its place.
-        NUMBERS.fetch_and(!(1 << (self.0 - 1)), Ordering::Release);
-    }
-}
-
-#[cold]
-fn next_thread() -> u32 {
-    thread_local!(static ENDS: std::cell::RefCell<Option<Numbered>> = const { std::cell::RefCell::new(None) });
-    let take = |taken: u64| (taken != u64::MAX).then(|| taken | (taken + 1));
-    // A thread that is ending cannot free a number any more.
-    let given = ENDS.try_with(|ends| {
-        let taken = NUMBERS.fetch_update(Ordering::Acquire, Ordering::Relaxed, take);
-        let number = taken.ok()?.trailing_ones() + 1;
-        ends.borrow_mut().replace(Numbered(number));
-        Some(number)
-    });
-    let number = given.ok().flatten().unwrap_or_else(|| {
-        let later = LATER.fetch_add(1, Ordering::Relaxed);
-        u64::BITS + 1 + later % (u32::MAX / 2)
-    });
-    let thread = Thread::new(number);
-    set_number(thread.0);
-    thread.0
 }
 
 /// Threads with a stripe of their own; later ones share the rest.
@@ -283,7 +301,10 @@ impl Thread {
 
     #[inline]
     pub(crate) fn current() -> Self {
-        Self(thread())
+        let words = word();
+        place(words);
+        // SAFETY: the thread's own second word, which it has together with its place.
+        Self(unsafe { words.add(1).read() })
     }
 
     /// Differs from that of every other thread that runs.
@@ -328,22 +349,6 @@ pub(crate) fn is_copy() -> bool {
     is_of(COPIES) == Some(true)
 }
 
-#[inline]
-fn thread() -> u32 {
-    // SAFETY: the thread's own second word.
-    unsafe {
-        match word().add(1).read() {
-            0 => next_thread(),
-            number => number,
-        }
-    }
-}
-
-fn set_number(number: u32) {
-    // SAFETY: the thread's own second word.
-    unsafe { word().add(1).write(number) };
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -367,7 +372,7 @@ mod tests {
         for _ in 0..200 {
             let next = std::thread::spawn(|| Thread::current().id() >> 8).join();
             assert!(
-                next.is_ok_and(|number| number <= 64),
+                next.is_ok_and(|number| number <= MARKS),
                 "the number of an ended thread is reused"
             );
         }

@@ -59,7 +59,80 @@ pub(crate) fn find_all() {
     });
 }
 
+/// The whole of a hook.
+macro_rules! hook {
+    ($name:ident, ($($arg:ident: $kind:ty),*), $hook:path) => {{
+        let _inside = Inside::new(
+            Entry::$name as u32,
+            const { mark::kind(stringify!($name)) },
+        );
+        if const { !detach::is_free(stringify!($name)) }
+            && detach::is_due()
+            && !detach::hold_back(stringify!($name))
+        {
+            return NOT_READY;
+        }
+        let original = original(Entry::$name);
+        if original.is_null() {
+            return NOT_FOUND;
+        }
+        // SAFETY: the driver's function of this name has this signature (cuda.h).
+        let original = unsafe {
+            std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($kind),*) -> CuResult>(
+                original,
+            )
+        };
+        // SAFETY: the caller keeps to the driver's rules for these arguments.
+        unsafe { $hook(original, $($arg),*) }
+    }};
+}
+
 macro_rules! export {
+    (cuLaunchKernel, $args:tt, $hook:path) => {
+        export!(@quick cuLaunchKernel, $args, $hook, hooks::launch::quick_kernel);
+    };
+    (cuLaunchKernel_ptsz, $args:tt, $hook:path) => {
+        export!(@quick cuLaunchKernel_ptsz, $args, $hook, hooks::launch::quick_kernel);
+    };
+    (cuLaunchKernelEx, $args:tt, $hook:path) => {
+        export!(@quick cuLaunchKernelEx, $args, $hook, hooks::launch::quick_kernel_ex);
+    };
+    (cuLaunchKernelEx_ptsz, $args:tt, $hook:path) => {
+        export!(@quick cuLaunchKernelEx_ptsz, $args, $hook, hooks::launch::quick_kernel_ex);
+    };
+    (@quick $name:ident, ($($arg:ident: $kind:ty),*), $hook:path, $quick:path) => {
+        /// The proxy's entry under the driver's name.
+        ///
+        /// # Safety
+        /// As the driver's function of this name demands.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name($($arg: $kind),*) -> CuResult {
+            // Reached by a jump: the program's arguments are where they were.
+            #[cold]
+            #[inline(never)]
+            unsafe extern "C" fn examined($($arg: $kind),*) -> CuResult {
+                hook!($name, ($($arg: $kind),*), $hook)
+            }
+            let original = || ORIGINALS[Entry::$name as usize].load(Ordering::Relaxed);
+            if let Some(gpu) = hooks::launch::only_gpu()
+                && let Some(original) = ptr::NonNull::new(original())
+                && let Some(quick) = $quick(gpu, Entry::$name as u32, $($arg),*)
+            {
+                // SAFETY: as in `hook`.
+                let result = unsafe {
+                    let original = std::mem::transmute::<
+                        *mut c_void,
+                        unsafe extern "C" fn($($kind),*) -> CuResult,
+                    >(original.as_ptr());
+                    original($($arg),*)
+                };
+                quick.end(result);
+                return result;
+            }
+            // SAFETY: the caller's own arguments.
+            unsafe { examined($($arg),*) }
+        }
+    };
     ($name:ident, ($($arg:ident: $kind:ty),*), $hook:path) => {
         /// The proxy's entry under the driver's name.
         ///
@@ -67,28 +140,7 @@ macro_rules! export {
         /// As the driver's function of this name demands.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($arg: $kind),*) -> CuResult {
-            let _inside = Inside::new(
-                Entry::$name as u32,
-                const { mark::kind(stringify!($name)) },
-            );
-            if const { !detach::is_free(stringify!($name)) }
-                && detach::is_due()
-                && !detach::hold_back(stringify!($name))
-            {
-                return NOT_READY;
-            }
-            let original = original(Entry::$name);
-            if original.is_null() {
-                return NOT_FOUND;
-            }
-            // SAFETY: the driver's function of this name has this signature (cuda.h).
-            let original = unsafe {
-                std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($kind),*) -> CuResult>(
-                    original,
-                )
-            };
-            // SAFETY: the caller keeps to the driver's rules for these arguments.
-            unsafe { $hook(original, $($arg),*) }
+            hook!($name, ($($arg: $kind),*), $hook)
         }
     };
 }

@@ -3,20 +3,104 @@
 
 #![allow(clippy::too_many_arguments, reason = "the driver's signatures")]
 
-use std::ffi::c_void;
+use std::{ffi::c_void, sync::atomic::Ordering};
 
+use gshare_abi::State;
 use gshare_gate::{Key, Step, place};
 
 use super::context;
 use crate::{
-    capture::is_captured,
+    capture::{any_capture, is_captured},
     cuda::{CuResult, Handle, SUCCESS},
+    forked,
     gate::{self, Pass},
     gpu::Gpu,
-    mark::Thread,
+    held,
+    mark::{self, Thread},
     process::{self, Process},
     work::Work,
 };
+
+/// A launch that goes at once, as nearly all do. It is found without a call, so that the program's arguments stay where
+/// they are.
+pub(crate) struct Quick {
+    inside: mark::Quick,
+    gpu: &'static Gpu,
+}
+
+/// The GPU of a claim that has one: all launches of any other are examined.
+#[inline(always)]
+pub(crate) fn only_gpu() -> Option<&'static Gpu> {
+    // SAFETY: null, or a GPU of a leaked `Process`.
+    unsafe { forked::only_gpu().cast::<Gpu>().as_ref() }
+}
+
+impl Quick {
+    /// `None`: the launch has to be examined.
+    #[inline(always)]
+    pub(crate) fn find(
+        gpu: &'static Gpu,
+        entry: u32,
+        stream: Handle,
+        key: impl FnOnce() -> Key,
+    ) -> Option<Self> {
+        let inside = mark::Quick::new(entry)?;
+        if held::word().load(Ordering::Relaxed) != State::Granted as u32 || any_capture() {
+            return None;
+        }
+        let place = place(stream, inside.thread.id());
+        let goes = gpu.tally.goes(gpu.turn(), key(), place);
+        goes.then_some(Self { inside, gpu })
+    }
+
+    #[inline(always)]
+    pub(crate) fn end(self, result: CuResult) {
+        if result == SUCCESS {
+            self.gpu.launched(self.inside.thread, 1);
+        }
+        self.inside.end();
+    }
+}
+
+/// [`Quick::find`] for the arguments of `kernel` and of `kernel_ex`.
+#[inline(always)]
+pub(crate) fn quick_kernel(
+    gpu: &'static Gpu,
+    entry: u32,
+    function: Handle,
+    grid_x: u32,
+    grid_y: u32,
+    grid_z: u32,
+    block_x: u32,
+    block_y: u32,
+    block_z: u32,
+    _shared: u32,
+    stream: Handle,
+    _params: *mut *mut c_void,
+    _extra: *mut *mut c_void,
+) -> Option<Quick> {
+    Quick::find(gpu, entry, stream, || {
+        let blocks = volume(grid_x, grid_y, grid_z);
+        Key::kernel(function, blocks, volume(block_x, block_y, block_z))
+    })
+}
+
+#[inline(always)]
+pub(crate) fn quick_kernel_ex(
+    gpu: &'static Gpu,
+    entry: u32,
+    config: *const c_void,
+    function: Handle,
+    _params: *mut *mut c_void,
+    _extra: *mut *mut c_void,
+) -> Option<Quick> {
+    // SAFETY: as in `kernel_ex`.
+    let LaunchConfig { sizes, stream } = unsafe { config.cast::<LaunchConfig>().as_ref()? };
+    let [x, y, z, block_x, block_y, block_z, _] = *sizes;
+    Quick::find(gpu, entry, *stream, || {
+        Key::kernel(function, volume(x, y, z), volume(block_x, block_y, block_z))
+    })
+}
 
 #[inline]
 fn gpu_of(process: &'static Process) -> Option<&'static Gpu> {
