@@ -488,7 +488,7 @@ fn two_notebooks_burst_and_one_moves_beside_the_other_when_a_gpu_is_claimed() {
         let id = station.snapshot().expect("served").queue[0].id.clone();
         let why = ok(&station, &["why", &id]);
         assert!(
-            why.contains("room is made for it") && why.contains("it starts in"),
+            why.contains("room is made for it") && why.contains("it starts "),
             "{why}"
         );
         until("the claim starts", SOON, || gpu_of(&station, waits.pid()));

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use gshare_proto::{Call, ClaimSpec, Reply, Tried, messages};
+use gshare_proto::{Call, ClaimSpec, Reply, Tried, messages, starts_when};
 
 use super::claim::unexpected;
 use super::failure::{self, Failure};
@@ -82,24 +82,12 @@ pub(super) fn text(tried: &Tried, now_ms: u64) -> String {
         ));
     }
     lines.extend(tried.alone.iter().map(|text| plain(text)));
-    let starts = match tried.expected_ms {
-        Some(at) if tried.by_hours => {
-            Some(format!("it would start in {} at the earliest", span(at)))
-        }
-        _ if tried.expected.is_some() && tried.takings.is_empty() => tried
-            .expected
-            .as_ref()
-            .map(|expected| format!("it would start {}", expected.text())),
-        Some(at) if tried.takings.is_empty() => Some(format!(
-            "it would start in {} at the earliest, when running claims reach their time limits",
-            span(at)
-        )),
-        Some(at) => Some(format!(
-            "it would start in {}, once the other claims have made room",
-            span(at)
-        )),
+    let made = !tried.takings.is_empty();
+    let expected = tried.expected.as_ref();
+    let starts = match starts_when(now_ms, tried.expected_ms, expected, (tried.by_hours, made)) {
+        Some(when) => Some(format!("it would start {when}")),
         None if !tried.alone.is_empty() => Some("start time unknown".to_owned()),
-        None if tried.takings.is_empty() && !tried.never => Some(messages::start_unknown()),
+        None if !made && !tried.never => Some(messages::start_unknown()),
         None => None,
     };
     lines.extend(starts);

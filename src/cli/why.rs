@@ -4,9 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use gshare_core::units::show_duration;
-use gshare_proto::{
-    Call, ClaimView, Client, ExpectedView, Notice, QueueView, Reply, Snapshot, messages,
-};
+use gshare_proto::{Call, ClaimView, Client, Notice, QueueView, Reply, Snapshot, messages};
 use serde_json::json;
 
 use super::args::sizes::{ClaimIdArgs, KeepArgs};
@@ -15,7 +13,7 @@ use super::failure::{self, Failure};
 use super::list::is_named;
 use super::slurm::SlurmJob;
 use super::table::plain;
-use super::waiting::{left, ordinal};
+use super::waiting::ordinal;
 use super::{Outcome, connect, out};
 
 pub(crate) fn why(socket: Option<&Path>, args: &ClaimIdArgs) -> Outcome {
@@ -141,27 +139,8 @@ fn waits(waiting: &QueueView, snapshot: &Snapshot) -> String {
         lines.push(format!("room is made for it: {}", plain(plan)));
     }
     lines.extend(waiting.alone.iter().map(|text| plain(text)));
-    lines.push(match waiting.expected_ms {
-        Some(at) if at <= snapshot.taken_ms => "it starts any moment now".to_owned(),
-        Some(at) if waiting.plan.is_some() => format!(
-            "it starts in {}, once the other claims have made room",
-            left(snapshot.taken_ms, at)
-        ),
-        Some(at) if waiting.by_hours => format!(
-            "it starts in {} at the earliest",
-            left(snapshot.taken_ms, at)
-        ),
-        _ if waiting.expected.is_some() => {
-            let expected = waiting.expected.as_ref().map(ExpectedView::text);
-            format!("it starts {}", expected.unwrap_or_default())
-        }
-        Some(at) => format!(
-            "it starts in {} at the earliest, when running claims reach their time limits",
-            left(snapshot.taken_ms, at)
-        ),
-        None if !waiting.alone.is_empty() => "start time unknown".to_owned(),
-        None => messages::start_unknown(),
-    });
+    let starts = waiting.starts_in_full(snapshot.taken_ms);
+    lines.push(starts.replacen("starts ", "it starts ", 1));
     lines.join("\n") + "\n"
 }
 

@@ -1,6 +1,6 @@
 //! The screen on a canned snapshot, for looking at it and for the terminal tests:
 //! `cargo run -p gshare-ui --example canned -- [demo|workstation|monitor|crowd|eventful|lab|first-day|full|mig] [--caption TEXT]
-//! [--panic] [--root] [--recorded] [--text COLUMNSxROWS]`. Claims and releases are answered as the service would.
+//! [--panic] [--panic-elsewhere] [--root] [--recorded] [--text COLUMNSxROWS]`. Claims and releases are answered as the service would.
 
 #[path = "../tests/support/canned.rs"]
 mod canned;
@@ -149,6 +149,12 @@ fn main() -> Result<(), Box<dyn Error>> {
             feeder.updates.send(changed);
         }
     });
+    if has("--panic-elsewhere") {
+        thread::spawn(|| {
+            thread::sleep(Duration::from_millis(300));
+            panic!("on purpose");
+        });
+    }
     let exit = if has("--panic") {
         panic_after_first_frame(options, feed)
     } else {

@@ -116,10 +116,8 @@ impl UpdateSender {
             return false;
         }
         // A snapshot replaces the previous one, and cancels an earlier disconnection.
-        let (new, lost) = (
-            matches!(update, Update::Snapshot(_)),
-            matches!(update, Update::Disconnected(_)),
-        );
+        let new = matches!(update, Update::Snapshot(_));
+        let lost = matches!(update, Update::Disconnected(_));
         pending.news.retain(|old| match old {
             Update::Snapshot(_) => !new,
             Update::Disconnected(_) => !new && !lost,

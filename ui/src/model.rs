@@ -294,17 +294,13 @@ impl Model {
             let age = self.clock.since(self.received_ms);
             return Some(format!("no news for {age}; figures from {}", taken()));
         }
-        if let Some(service) = &snapshot.service {
-            let stage = service.stage.as_ref();
-            let open = stage.and_then(|s| s.no_effect.clone());
-            let later = || Some(stage?.later.as_ref()?.text.clone());
-            return self.off().or(open).or_else(later);
+        if let Err(why) = self.service() {
+            return Some(why);
         }
-        Some(
-            "read-only: no gshare service on this machine. Ask your admin: sudo gshare setup \
-             (or gshare daemon --user)"
-                .to_owned(),
-        )
+        let stage = snapshot.service.as_ref()?.stage.as_ref();
+        let open = stage.and_then(|s| s.no_effect.clone());
+        let later = || Some(stage?.later.as_ref()?.text.clone());
+        self.off().or(open).or_else(later)
     }
 
     /// Claims, then processes without a claim, filtered and sorted.
@@ -477,6 +473,9 @@ impl Model {
         };
         for section in sections {
             let keys = self.keys(section);
+            if keys.is_empty() && self.page == Page::Overview && self.section == section {
+                self.section = Section::default();
+            }
             let place = match self.chosen.get(&section) {
                 Some(None) => continue,
                 Some(Some((key, index))) if self.touched.contains(&section) => {
@@ -495,9 +494,6 @@ impl Model {
                 Some(key) => self.chosen.insert(section, Some((key, place))),
                 None => self.chosen.remove(&section),
             };
-        }
-        if self.page == Page::Overview && self.keys(self.section).is_empty() {
-            self.section = Section::default();
         }
     }
 
@@ -544,12 +540,9 @@ impl Model {
     }
 
     /// The results for a model.
-    pub(crate) fn dry_runs_of<'a>(
-        &'a self,
-        room: &'a ModelRoomView,
-    ) -> impl Iterator<Item = (&'a ModelRoomView, &'a DryRun, &'a Tried)> {
-        let runs = self.sizes(room).filter_map(|n| self.dry_run_of(room, n));
-        runs.map(move |(run, tried)| (room, run, tried))
+    pub(crate) fn runs_of(&self, room: &ModelRoomView) -> impl Iterator<Item = (&DryRun, &Tried)> {
+        let run = |n| self.dry_run_of(room, n);
+        self.sizes(room).filter_map(run)
     }
 
     fn dry_run_of(&self, room: &ModelRoomView, milli: u32) -> Option<(&DryRun, &Tried)> {

@@ -71,11 +71,10 @@ impl Frame {
         Ok(frame)
     }
 
-    fn model(&self, options: &Options, size: (u16, u16), utc_offset_s: i32) -> Model {
-        let clock = Clock {
-            now_ms: self.snapshot.taken_ms,
-            offset_s: utc_offset_s,
-        };
+    /// At the time of its snapshot, this many seconds east of UTC.
+    fn model(&self, options: &Options, size: (u16, u16), offset_s: i32) -> Model {
+        let now_ms = self.snapshot.taken_ms;
+        let clock = Clock { now_ms, offset_s };
         let mut model = Model::new(options.viewer.clone(), size, clock);
         model.page = options.page;
         model.snapshot = Some(Box::new(self.snapshot.clone()));
@@ -108,13 +107,8 @@ impl Frame {
 
 /// The cells of a terminal of `size` columns and rows that shows `frame`, at the time of its snapshot.
 #[must_use]
-pub fn frame_cells(
-    frame: &Frame,
-    options: &Options,
-    size: (u16, u16),
-    utc_offset_s: i32,
-) -> Buffer {
-    let model = frame.model(options, size, utc_offset_s);
+pub fn frame_cells(frame: &Frame, options: &Options, size: (u16, u16), offset_s: i32) -> Buffer {
+    let model = frame.model(options, size, offset_s);
     let mut buf = Buffer::empty(Rect::new(0, 0, size.0, size.1));
     let area = buf.area;
     draw(&model, &options.look, area, &mut buf);
@@ -123,8 +117,8 @@ pub fn frame_cells(
 
 /// The characters of [`frame_cells`], line by line, without blanks at the end.
 #[must_use]
-pub fn frame_text(frame: &Frame, options: &Options, size: (u16, u16), utc_offset_s: i32) -> String {
-    buffer_text(&frame_cells(frame, options, size, utc_offset_s))
+pub fn frame_text(frame: &Frame, options: &Options, size: (u16, u16), offset_s: i32) -> String {
+    buffer_text(&frame_cells(frame, options, size, offset_s))
 }
 
 pub(crate) fn buffer_text(buf: &Buffer) -> String {

@@ -105,24 +105,19 @@ impl Plain {
         self.model.snapshot = Some(Box::new(snapshot.clone()));
         let clock = self.model.clock;
         let mut out = BTreeMap::new();
-        let said = match &snapshot.service {
-            Some(_) => {
-                let was_off = self
-                    .told
-                    .get("service")
-                    .is_some_and(|t| t.starts_with("OFF"));
-                let on = if was_off { "gshare is on again" } else { "" };
-                self.model.off().unwrap_or_else(|| on.to_owned())
-            }
-            None => "no gshare service: these are the driver's figures".to_owned(),
+        let before = |key: &str| self.told.get(key).map_or("", String::as_str);
+        let said = match (&snapshot.service, self.model.off()) {
+            (None, _) => "no gshare service: these are the driver's figures".to_owned(),
+            (_, Some(off)) => off,
+            _ if before("service").starts_with("OFF") => "gshare is on again".to_owned(),
+            _ => String::new(),
         };
         out.insert("service".to_owned(), said);
         out.insert("free".to_owned(), view::free_now(&self.model, &self.look));
         for gpu in &snapshot.gpus {
             let key = format!("gpu {}", gpu.index);
-            let was_not = self.told.get(&key).is_some_and(|told| !told.is_empty());
             let text = match gpu.condition() {
-                "ok" if was_not => format!("GPU {} is ok again", gpu.index),
+                "ok" if !before(&key).is_empty() => format!("GPU {} is ok again", gpu.index),
                 "ok" => String::new(),
                 word => format!("GPU {} ({}): {word}", gpu.index, gpu.short),
             };
@@ -142,21 +137,15 @@ impl Plain {
         }
         for waiting in &snapshot.queue {
             let why = waiting.plan.as_ref().unwrap_or(&waiting.reason);
-            let text = format!(
-                "{} of {} waits at place {}: {why}",
-                waiting.id, waiting.user, waiting.position
-            );
-            out.insert(format!("queue {}", waiting.id), text);
+            let (id, user, place) = (&waiting.id, &waiting.user, waiting.position);
+            let text = format!("{id} of {user} waits at place {place}: {why}");
+            out.insert(format!("queue {id}"), text);
         }
         for program in snapshot.unclaimed.iter().filter(|u| !u.graphics) {
-            let text = format!(
-                "pid {} of {} uses GPU {} without a claim: {}",
-                program.pid,
-                program.user.as_deref().unwrap_or("an unknown user"),
-                program.gpu,
-                program.what
-            );
-            out.insert(format!("program {} {}", program.pid, program.gpu), text);
+            let (pid, gpu, what) = (program.pid, program.gpu, &program.what);
+            let user = program.user.as_deref().unwrap_or("an unknown user");
+            let text = format!("pid {pid} of {user} uses GPU {gpu} without a claim: {what}");
+            out.insert(format!("program {pid} {gpu}"), text);
         }
         for (text, command) in view::warnings(&self.model) {
             let key = format!("warning {}", stable(&text));

@@ -6,6 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use gshare_proto::{Call, Client, ClientError, Reply, messages};
+use tokio::sync::mpsc::UnboundedReceiver;
 
 use crate::feed::{Failure, Feed, Feeder, Request, Update, UpdateSender, channel};
 
@@ -36,7 +37,7 @@ fn watch(socket: &Path, updates: &UpdateSender, interval: Duration) {
     let mut wait = FIRST_WAIT;
     loop {
         let connected = Instant::now();
-        let Err(error) = watch_once(socket, updates, interval) else {
+        let Err(error) = follow(socket, updates, interval) else {
             return;
         };
         if connected.elapsed() > LAST_WAIT {
@@ -54,11 +55,7 @@ fn watch(socket: &Path, updates: &UpdateSender, interval: Duration) {
 }
 
 /// Watches until the connection breaks; `Ok` when the screen is closed.
-fn watch_once(
-    socket: &Path,
-    updates: &UpdateSender,
-    interval: Duration,
-) -> Result<(), ClientError> {
+fn follow(socket: &Path, updates: &UpdateSender, interval: Duration) -> Result<(), ClientError> {
     let mut client = Client::connect(socket)?;
     let mut reply = client.call(&Call::Watch {
         min_interval_ms: u64::try_from(interval.as_millis()).unwrap_or(u64::MAX),
@@ -73,11 +70,7 @@ fn watch_once(
     }
 }
 
-fn answer(
-    socket: &Path,
-    updates: &UpdateSender,
-    mut requests: tokio::sync::mpsc::UnboundedReceiver<Request>,
-) {
+fn answer(socket: &Path, updates: &UpdateSender, mut requests: UnboundedReceiver<Request>) {
     while let Some(request) = requests.blocking_recv() {
         let Request::Call { seq, call } = request else {
             continue;
@@ -100,19 +93,16 @@ impl From<ClientError> for Failure {
         let hint = match &error {
             ClientError::Refused(wire) => wire.hint.clone(),
             ClientError::NoService { .. } => Some(messages::no_service_hint()),
-            ClientError::Io(e) if e.kind() == std::io::ErrorKind::WouldBlock => {
-                let seconds = PATIENCE.as_secs();
-                return Self {
-                    message: format!("the gshare service has not answered for {seconds} s"),
-                    hint: None,
-                };
-            }
             ClientError::Io(_) | ClientError::Closed | ClientError::Garbled(_) => None,
         };
-        Self {
-            message: error.to_string(),
-            hint,
-        }
+        let message = match &error {
+            ClientError::Io(e) if e.kind() == std::io::ErrorKind::WouldBlock => {
+                let seconds = PATIENCE.as_secs();
+                format!("the gshare service has not answered for {seconds} s")
+            }
+            _ => error.to_string(),
+        };
+        Self { message, hint }
     }
 }
 

@@ -1,10 +1,9 @@
 //! The terminal: raw mode, alternate screen, bracketed paste. It is restored however the program ends.
 
-use std::cell::Cell;
 use std::io::{self, IsTerminal, Write};
 use std::panic;
+use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, Once, PoisonError};
 
 use crossterm::cursor::{Hide, Show};
 use crossterm::event::{DisableBracketedPaste, EnableBracketedPaste};
@@ -28,14 +27,6 @@ const MOUSE_OFF: &str = "\x1b[?1006l\x1b[?1000l";
 
 static TAKEN: AtomicBool = AtomicBool::new(false);
 
-thread_local! {
-    /// Whether this thread draws: only its panic ends the screen.
-    static DRAWS: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Panics of other threads, printed when the terminal is restored.
-static LATER: Mutex<Vec<String>> = Mutex::new(Vec::new());
-
 /// Restores the terminal if it is in use. Errors are ignored: the terminal may be gone, which is why the screen ends.
 fn give_back() {
     if !TAKEN.swap(false, Ordering::SeqCst) {
@@ -53,23 +44,15 @@ fn give_back() {
     );
     let _ = out.flush();
     let _ = disable_raw_mode();
-    let mut later = LATER.lock().unwrap_or_else(PoisonError::into_inner);
-    for text in later.drain(..) {
-        let _ = writeln!(io::stderr(), "{text}");
-    }
 }
 
-/// A panic message on the alternate screen would be lost with it, so the screen is left first.
+/// A panic message on the alternate screen would be lost with it, so the screen is left first. The panic of another
+/// thread ends the screen, too, as it ends the installed program.
 fn hook_panics() {
     static HOOKED: Once = Once::new();
     HOOKED.call_once(|| {
         let before = panic::take_hook();
         panic::set_hook(Box::new(move |info| {
-            if !DRAWS.get() && TAKEN.load(Ordering::SeqCst) {
-                let mut later = LATER.lock().unwrap_or_else(PoisonError::into_inner);
-                later.push(info.to_string());
-                return;
-            }
             give_back();
             before(info);
         }));
@@ -89,7 +72,6 @@ impl Screen {
                 "the screen needs a terminal for input and output",
             ));
         }
-        DRAWS.set(true);
         hook_panics();
         let (columns, rows) = size()?;
         let canvas = Canvas::new(columns, rows)?;
@@ -138,6 +120,9 @@ impl Screen {
         &mut self,
         draw: impl FnOnce(Rect, &mut Buffer) -> Cursor,
     ) -> io::Result<()> {
+        if !TAKEN.load(Ordering::SeqCst) {
+            return Err(io::Error::other("a part of the screen has failed"));
+        }
         let bytes = self.canvas.show(draw)?;
         // In one piece, so that the receiver wakes up once.
         let mut out = io::stdout().lock();

@@ -6,7 +6,7 @@ use gshare_proto::figures;
 use gshare_proto::units::show_duration;
 
 pub(crate) use gshare_proto::figures::{
-    about, cut, gib, hours, left, measured, parts, percent, right, share, width,
+    about, cut, gib, hours, left, measured, parts, percent, right, share, until, width,
 };
 
 /// Breaks `text` at spaces into at most `lines` lines of `cols` columns; what does not fit is cut.
@@ -100,14 +100,12 @@ impl Clock {
             true => self.short_time(to),
             false => "now".to_owned(),
         };
-        let last = cols.saturating_sub(width(&end));
-        match ahead {
-            true => out,
-            false => format!(
-                "{:last$}{end}",
-                out.get(..last.min(out.len())).unwrap_or("")
-            ),
+        if ahead {
+            return out;
         }
+        let last = cols.saturating_sub(width(&end));
+        let kept = out.get(..last.min(out.len())).unwrap_or("");
+        format!("{kept:last$}{end}")
     }
 
     /// The time since `ms`: `3m`.

@@ -231,9 +231,7 @@ fn tell(model: &mut Model, failure: Failure) {
         return;
     }
     let title = "The request failed".to_owned();
-    let lines = std::iter::once(failure.message)
-        .chain(failure.hint)
-        .collect();
+    let lines = [failure.message].into_iter().chain(failure.hint).collect();
     model.dialog = Some(Dialog::Message { title, lines });
 }
 

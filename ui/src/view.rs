@@ -119,10 +119,8 @@ impl<'a> View<'a> {
     }
 
     fn degrees(&self, gpu: &GpuView) -> String {
-        self.or_dash(
-            gpu.temperature_c
-                .map(|t| format!("{t} {}", self.glyphs.degrees)),
-        )
+        let degrees = |t: u32| format!("{t} {}", self.glyphs.degrees);
+        self.or_dash(gpu.temperature_c.map(degrees))
     }
 
     fn words(&self, claim: &ClaimView) -> Words {
@@ -296,11 +294,8 @@ pub(crate) fn target(model: &Model, (x, y): (u16, u16)) -> Option<Target> {
 
 /// A cell of `area`, clamped.
 fn at(area: Rect, x: usize, y: usize) -> (u16, u16) {
-    let inside = |v: usize, from: u16, len: u16| from + cells(v).min(len.saturating_sub(1));
-    (
-        inside(x, area.x, area.width),
-        inside(y, area.y, area.height),
-    )
+    let to = |v: usize, from: u16, len: u16| from + cells(v).min(len.saturating_sub(1));
+    (to(x, area.x, area.width), to(y, area.y, area.height))
 }
 
 /// Visible rows of the table, the step of PgDn.
@@ -383,12 +378,11 @@ struct Facts<'a> {
 
 impl<'a> Facts<'a> {
     fn new(look: &'a Look, cols: usize, label: (usize, usize)) -> Self {
-        let lines = Vec::new();
         Self {
             look,
             cols,
             label,
-            lines,
+            lines: Vec::new(),
         }
     }
 

@@ -79,9 +79,11 @@ fn signals_that_end_it_give_the_terminal_back() {
 #[test]
 fn a_panic_is_readable_and_gives_the_terminal_back() {
     for size in SIZES {
-        let canned = Canned::start_at(size, &["workstation", "--panic"], &[]);
-        let status = canned.end("on purpose");
-        assert!(!status.success());
+        for flag in ["--panic", "--panic-elsewhere"] {
+            let canned = Canned::start_at(size, &["workstation", flag], &[]);
+            let status = canned.end("on purpose");
+            assert!(!status.success());
+        }
     }
 }
 

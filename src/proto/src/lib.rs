@@ -43,7 +43,7 @@ pub use history::{
     IdleHolding, ProjectReport, ReportSpec, ReportView, SharingView, Usage, UserFared, UserReport,
 };
 pub use place::{IdleView, LeversView, ModelRoomView, PlaceView};
-pub use queue::{ExpectedView, QueueView};
+pub use queue::{ExpectedView, QueueView, starts_when};
 pub use snapshot::{
     Advice, Caps, ClaimGpu, ClaimState, ClaimView, ClaimableView, Figure, GpuState, GpuView,
     Identity, InstanceView, LaterView, Named, Notice, OffView, ProcessView, ServiceView, Snapshot,

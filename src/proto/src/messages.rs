@@ -1,6 +1,7 @@
 //! The catalogue of what more than one part of gshare says, so that it is said in one way: each message has a name, its text, and an
-//! example for whoever reads them all. `cargo test -p gshare-proto messages -- --show-output` prints them as one page, and
-//! `tests/tidy.rs` fails where a sentence stands in two files instead of here.
+//! example for whoever reads them all. What one place alone says stands there, beside the facts that it needs.
+//! `cargo test -p gshare-proto messages -- --show-output` prints the catalogue as one page, and `tests/tidy.rs` writes it with all
+//! other sentences to `target/tmp/texts.md` and fails where a sentence stands in two files instead of here.
 
 use std::fmt::Display;
 

@@ -1,6 +1,11 @@
 //! Waiting claims.
 
+use std::time::Duration;
+
+use gshare_core::units::show_duration;
 use serde::{Deserialize, Serialize};
+
+use crate::messages;
 
 /// A waiting claim.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -73,6 +78,18 @@ pub struct ExpectedView {
 }
 
 impl QueueView {
+    /// When it starts, as a sentence without its subject: `starts in 54s (minimum run time of c3)`.
+    #[must_use]
+    pub fn starts_in_full(&self, now_ms: u64) -> String {
+        let (made, expected) = (self.plan.is_some(), self.expected.as_ref());
+        match starts_when(now_ms, self.expected_ms, expected, (self.by_hours, made)) {
+            Some(when) => format!("starts {when}"),
+            None if made => "starts when the others have made room".to_owned(),
+            None if !self.alone.is_empty() => "start time unknown".to_owned(),
+            None => messages::start_unknown(),
+        }
+    }
+
     /// When it starts: `now`, `in 12m`, `in 5m to 12m`; none if unknown.
     #[must_use]
     pub fn starts(&self, now_ms: u64) -> Option<String> {
@@ -84,11 +101,36 @@ impl QueueView {
     }
 }
 
+/// When a claim starts, with what that depends on: `in 54s (minimum run time of c3)`, `in 5m at the earliest`; absent
+/// if unknown. `made` is whether others make room for it.
+#[must_use]
+pub fn starts_when(
+    now_ms: u64,
+    at_ms: Option<u64>,
+    expected: Option<&ExpectedView>,
+    (by_hours, made): (bool, bool),
+) -> Option<String> {
+    let left = |at: u64| crate::figures::until(now_ms, at);
+    Some(match (at_ms, expected) {
+        (Some(at), _) if at <= now_ms => "any moment now".to_owned(),
+        (Some(at), _) if by_hours => format!("in {} at the earliest", left(at)),
+        (Some(at), None) if made => {
+            format!("in {}, once the other claims have made room", left(at))
+        }
+        (_, Some(expected)) => expected.text(),
+        (Some(at), None) => format!(
+            "in {} at the earliest, when running claims reach their time limits",
+            left(at)
+        ),
+        (None, None) => return None,
+    })
+}
+
 impl ExpectedView {
     /// `in 54s`, `in 5m to 12m`, `within 23s`, `in 5m or later`, `at any time`.
     #[must_use]
     pub fn when(&self) -> String {
-        let span = |s| gshare_core::units::show_duration(std::time::Duration::from_secs(s));
+        let span = |s| show_duration(Duration::from_secs(s));
         let low = span(self.low_s);
         match (self.low_s, self.high_s) {
             (_, Some(high)) if span(high) == low => format!("in {low}"),

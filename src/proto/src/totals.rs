@@ -39,12 +39,15 @@ fn known(part: &ClaimGpu, figure: Option<Figure>) -> Option<Figure> {
 }
 
 fn sum(claim: &ClaimView, of: impl Fn(&ClaimGpu) -> Option<Figure>) -> Option<Figure> {
-    let figures: Vec<Figure> = claim.gpus.iter().map(of).collect::<Option<_>>()?;
-    let first = figures.first()?;
-    Some(Figure {
-        value: figures.iter().map(|f| f.value).sum::<f64>(),
-        source: first.source,
-        estimate: figures.iter().any(|f| f.estimate),
+    let mut figures = claim.gpus.iter().map(of);
+    let first = figures.next()??;
+    figures.try_fold(first, |sum, figure| {
+        let figure = figure?;
+        Some(Figure {
+            value: sum.value + figure.value,
+            estimate: sum.estimate || figure.estimate,
+            ..sum
+        })
     })
 }
 

@@ -62,8 +62,7 @@ impl Sort {
             (_, a, b) => return a.is_none().cmp(&b.is_none()),
         };
         // `c9` before `c12`.
-        let id = |c: &ClaimView| (c.id.len(), c.id.clone());
-        let order = order.then_with(|| id(a).cmp(&id(b)));
+        let order = order.then_with(|| (a.id.len(), &a.id).cmp(&(b.id.len(), &b.id)));
         if reversed { order.reverse() } else { order }
     }
 }

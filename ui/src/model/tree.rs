@@ -147,19 +147,12 @@ impl Model {
     }
 }
 
-/// Name of a claim in the group of notebooks: the notebook, otherwise the first script of its command.
+/// Name of a claim in the group of notebooks: the notebook, otherwise its script or program.
 fn notebook(claim: &ClaimView) -> String {
-    let script = |text: &str| {
-        let mut words = text.split_whitespace();
-        let found = words.find(|w| w.ends_with(".ipynb") || w.ends_with(".py"));
-        found.map(str::to_owned)
-    };
     let identity = &claim.identity;
     let named = identity.notebook.as_ref().or(identity.script.as_ref());
     named
         .map(|n| n.value.clone())
-        .or_else(|| script(&claim.what))
-        .or_else(|| claim.command.iter().find_map(|w| script(w)))
         .or_else(|| Some(claim.what.clone()).filter(|w| !w.is_empty()))
         .or_else(|| claim.name.clone())
         .unwrap_or_else(|| "no program".to_owned())

@@ -155,10 +155,8 @@ pub(crate) fn release(model: &Model) -> Asking {
     let (id, text) = if let Some(RowKey::Waiting(id)) = model.subject() {
         let waiting = model.waiting(id).ok_or_else(gone)?;
         may(model, id, (waiting.uid, &waiting.user))?;
-        (
-            id,
-            format!("Withdraw {id} ({}) from the queue?", waiting.what),
-        )
+        let text = format!("Withdraw {id} ({}) from the queue?", waiting.what);
+        (id, text)
     } else {
         let claim = subject(model)?;
         may(model, &claim.id, (claim.uid, &claim.user))?;
@@ -182,10 +180,8 @@ pub(crate) fn release(model: &Model) -> Asking {
 
 pub(crate) fn confirmed(model: &mut Model) {
     if let Some(Dialog::Confirm(question)) = model.dialog.take() {
-        model.say(
-            Tone::Plain,
-            format!("{}: request sent to the service", question.title),
-        );
+        let sent = format!("{}: request sent to the service", question.title);
+        model.say(Tone::Plain, sent);
         ask(model, Asked::Act, question.call);
     }
 }

@@ -3,7 +3,7 @@
 use crossterm::event::{MouseButton, MouseEvent, MouseEventKind};
 
 use super::{act, run};
-use crate::model::{Dialog, Model};
+use crate::model::{Dialog, Model, Page};
 use crate::view::{self, Target};
 
 const WHEEL: isize = 3;
@@ -32,13 +32,13 @@ fn click(model: &mut Model, at: (u16, u16)) {
         Some(Target::Command(command)) => run(model, command),
         Some(Target::Page(page)) => act::open_page(model, page),
         Some(Target::Row(section, key)) => {
-            model.section = section;
-            // The second click on a row opens it.
-            if model.current() == Some(&key) {
-                return act::open_detail(model);
+            if model.page == Page::Overview {
+                model.section = section;
             }
-            let place = model.keys(section).iter().position(|k| *k == key);
-            if let Some(place) = place {
+            // The second click on a row opens it, and the first one on a row that cannot be chosen here.
+            if model.focus() != section || model.current() == Some(&key) {
+                model.dialog = Some(Dialog::Detail { key, scroll: 0 });
+            } else if let Some(place) = model.keys(section).iter().position(|k| *k == key) {
                 model.choose(place);
             }
         }

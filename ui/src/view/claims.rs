@@ -45,20 +45,19 @@ pub(super) struct Claims<'a> {
     groups: bool,
 }
 
-pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
-    let model = view.model;
-    let rows = model.claim_rows();
+pub(super) fn draw(view: &View<'_>, rows: &[ClaimRow<'_>], area: Rect, scene: &mut Scene<'_>) {
     let table = Claims::new(view, area.width.into(), false);
-    let columns = table.columns(&rows);
-    let focus = model.section == Section::Claims;
-    let at = model.chosen_index(Section::Claims).filter(|_| focus);
-    let held = held(&rows);
+    let columns = table.columns(rows);
+    let focus = view.model.section == Section::Claims;
+    let is_chosen = |row: &ClaimRow<'_>| view.is_chosen(Section::Claims, &row.key());
+    let at = rows.iter().position(is_chosen);
+    let held = held(rows);
     // Hints for a machine without claims matter more than the last programs.
     let room = usize::from(area.height).saturating_sub(1);
     let hinted = room >= 8 && held == 0;
     let gain = if hinted { gain(view).len() } else { 0 };
     let shown = window(rows.len(), room - gain, at);
-    let (word, place) = counted(&shown, &rows);
+    let (word, place) = counted(&shown, rows);
     let lines = rows[shown]
         .iter()
         .map(|row| (row.key(), table.row(row, &columns)));
@@ -259,12 +258,8 @@ impl<'a> Claims<'a> {
         let head = vec![span(word, style), span(format!(" {by}{place}"), theme.dim)];
         joined(columns, &self.view, (Col::is_name, head.into()), |col| {
             let (title, order, _) = col.about();
-            let mark = if order == Some(sort) {
-                self.sorted()
-            } else {
-                ""
-            };
-            line!(self.view; dim format!("{title}{mark}"))
+            let mark = Some(self.sorted()).filter(|_| order == Some(sort));
+            line!(self.view; dim title, dim mark.unwrap_or_default())
         })
     }
 
@@ -390,10 +385,8 @@ impl<'a> Claims<'a> {
                 let on = |g: &&GpuView| claim.gpus.iter().any(|p| p.gpu == g.index);
                 let gpus = snapshot.gpus.iter().filter(on);
                 let whole: Option<u64> = gpus.map(GpuView::mem_whole).sum();
-                self.bar(
-                    Bullet::bytes(mem_used(claim), mem_claimed(claim), whole),
-                    MEMORY,
-                )
+                let memory = Bullet::bytes(mem_used(claim), mem_claimed(claim), whole);
+                self.bar(memory, MEMORY)
             }
         }
     }

@@ -182,11 +182,8 @@ pub(super) fn frame(look: &Look, title: &str, cols: u16) -> Block<'static> {
         false => ASCII_EDGES,
     };
     let title = format!("{} {title} ", look.glyphs.rule);
-    let title = crate::text::cut(
-        &title,
-        usize::from(cols).saturating_sub(2),
-        look.glyphs.ellipsis,
-    );
+    let room = usize::from(cols).saturating_sub(2);
+    let title = crate::text::cut(&title, room, look.glyphs.ellipsis);
     Block::bordered()
         .border_set(signs)
         .border_style(look.theme.heading)

@@ -25,25 +25,24 @@ fn tab(model: &Model, page: Page, short: bool) -> String {
     }
 }
 
-/// The enforcement of limits, and the stage if the service reports one.
+/// The stage if the service reports one, and the enforcement of limits: `stage 3 reclaim, strict`.
 fn limits(snapshot: &Snapshot) -> String {
-    let (lead, word) = match (&snapshot.service, snapshot.caps) {
+    let word = match (&snapshot.service, snapshot.caps) {
         (None, _) | (_, Caps::None) => return "read-only".to_owned(),
         (Some(service), _) if service.off.is_some() => return "no limits".to_owned(),
-        (Some(service), caps) => {
-            let stage = service.stage.as_ref();
-            let lead = stage.map_or("limits".to_owned(), |s| format!("stage {}", s.machine));
-            match (stage, caps) {
-                (Some(s), _) if s.machine < 3 => (lead, s.name.as_str()),
-                (_, Caps::Strict) => (lead, "strict"),
-                _ => (lead, "cooperative"),
-            }
-        }
+        (_, Caps::Strict) => "strict",
+        (_, Caps::Cooperative) => "cooperative",
     };
-    format!("{lead}: {word}")
+    match snapshot.service.as_ref().and_then(|s| s.stage.as_ref()) {
+        None => format!("limits: {word}"),
+        // It has no limits.
+        Some(s) if s.machine < 2 => format!("stage {} {}", s.machine, s.name),
+        Some(s) => format!("stage {} {}, {word}", s.machine, s.name),
+    }
 }
 
-/// The right end, in at most `room` columns: the time is dropped first, the mark of the simulated driver never.
+/// The right end, in at most `room` columns: words are dropped first, then the time, the mark of the simulated driver
+/// never.
 fn right(view: &View<'_>, room: usize) -> Line<'static> {
     let time = view.model.clock.time(view.model.clock.now_ms);
     if view.model.snapshot.is_none() {
@@ -51,12 +50,16 @@ fn right(view: &View<'_>, room: usize) -> Line<'static> {
     }
     let simulated = view.snapshot.simulated;
     let limits = limits(view.snapshot);
-    let limits = limits.as_str();
-    let word = limits.split_once(": ").map_or(limits, |(_, word)| word);
+    // `reclaim, strict`, then `strict`.
+    let brief = limits.trim_start_matches("limits: ");
+    let brief = brief.splitn(3, ' ').nth(2).unwrap_or(brief);
+    let word = brief.rsplit(", ").next().unwrap_or(brief);
     let lines = [
-        (limits, "SIMULATED DRIVER", true),
-        (word, "SIMULATED DRIVER", true),
-        (limits, "SIM", !simulated),
+        (&*limits, "SIMULATED DRIVER", true),
+        (brief, "SIMULATED DRIVER", true),
+        (brief, "SIM", true),
+        (brief, "SIM", !simulated),
+        (word, "SIM", true),
         (word, "SIM", !simulated),
         ("", "SIM", true),
         ("", "SIM", false),

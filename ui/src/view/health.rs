@@ -45,13 +45,11 @@ pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
     };
     let at = rows.iter().position(is_chosen);
     let shown = window(rows.len(), room, at.filter(|at| *at >= room));
-    let mut rule = match cols >= super::WIDE {
-        true => line!(view; free look.glyphs.rule.repeat(cols)),
+    let rule = match shown.len() < rows.len() {
+        true => line!(view; dim place(&shown, rows.len())).right_aligned(),
+        false if cols >= super::WIDE => line!(view; free look.glyphs.rule.repeat(cols)),
         false => Line::default(),
     };
-    if shown.len() < rows.len() {
-        rule = line!(view; dim place(&shown, rows.len())).right_aligned();
-    }
     scene.line(rule, rest, 0);
     let places = super::below(rest, 1).rows();
     for (told, at) in rows.into_iter().skip(shown.start).zip(places) {
@@ -157,15 +155,8 @@ fn draw_gpus(view: &View<'_>, gpus: &[&GpuView], part: &str, area: Rect, scene: 
     };
     let [memory, heat, power] = ["mem GiB", "temp", "power W"].map(figures);
     let gpu = format!("GPU {part}").into();
-    let head = [
-        gpu,
-        "state".into(),
-        "mode".into(),
-        memory,
-        heat,
-        power,
-        " health".into(),
-    ];
+    let [state, mode, health] = ["state", "mode", " health"].map(Line::from);
+    let head = [gpu, state, mode, memory, heat, power, health];
     let head = Cells::new(kept(cols, head)).style(view.theme.heading);
     let width = |n| match n {
         0 => Constraint::Fill(1),

@@ -172,11 +172,8 @@ fn draw_split(
     }
     let hidden = all.len();
     if hidden > 0 {
-        scene.line(
-            line!(view; dim format!("+{hidden}")).right_aligned(),
-            area,
-            0,
-        );
+        let more = line!(view; dim format!("+{hidden}"));
+        scene.line(more.right_aligned(), area, 0);
     }
 }
 
@@ -198,14 +195,11 @@ fn title(view: &View<'_>, who: &str, cols: usize) -> Line<'static> {
             false => span(format!(" {} ", each.name()), theme.dim),
         });
     }
+    let dots = if glyphs.lines { "⠒" } else { glyphs.free };
     let signs = [
         (glyphs.used, "used", theme.used),
         (glyphs.burst, "burst", theme.burst),
-        (
-            if glyphs.lines { "⠒" } else { glyphs.free },
-            "claimed",
-            theme.dim,
-        ),
+        (dots, "claimed", theme.dim),
         (glyphs.levels[2], "waited for", theme.text),
         (glyphs.dash, "not known", theme.dim),
     ];
@@ -280,12 +274,8 @@ fn draw_chart(
     plot.height = area.height.saturating_sub(under);
     let gpus = gpus.max(1) as usize;
     let top = gpus as f64;
-    let chart = OverTime {
-        moments: &moments,
-        top,
-        look,
-    };
-    chart.render(plot, scene.buf);
+    let moments = &moments;
+    OverTime { moments, top, look }.render(plot, scene.buf);
     // Figures and lines at whole GPUs, as many as there are rows for.
     let each = gpus.div_ceil((usize::from(plot.height) / 2).max(1));
     let last = plot.height.saturating_sub(1);
@@ -390,19 +380,13 @@ fn draw_users(view: &View<'_>, users: &[&HistorySeries], area: Rect, scene: &mut
 
 /// Causes of idleness: one bar, and the causes with their hours in its order.
 fn idle_by(view: &View<'_>, usage: &Usage, cols: usize) -> Line<'static> {
-    let (theme, glyphs) = (view.theme, view.glyphs);
+    let (theme, g) = (view.theme, view.glyphs);
     let mut parts = usage.idle.parts().to_vec();
     parts.retain(|(_, s)| *s >= LITTLE_S);
     parts.sort_by(|a, b| b.1.total_cmp(&a.1));
     let total = usage.idle.total();
     let cells = (cols / 4).clamp(8, 40) as f64;
-    let signs = [
-        glyphs.used,
-        glyphs.unused,
-        glyphs.burst,
-        glyphs.free,
-        glyphs.dash,
-    ];
+    let signs = [g.used, g.unused, g.burst, g.free, g.dash];
     if parts.is_empty() {
         return Line::default();
     }

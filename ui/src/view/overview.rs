@@ -5,9 +5,10 @@ mod free;
 mod gpus;
 
 use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::text::Line;
 
-use super::{Scene, View, claims, line, notes, queue, tree};
-use crate::model::{Model, RowKey, Section};
+use super::{Facts, Scene, View, claims, line, notes, queue, tree};
+use crate::model::{ClaimRow, Model, RowKey, Section};
 pub(super) use free::{first, free_now, keeps, when};
 pub(super) use gpus::{is_on, programs, slices, slices_with};
 
@@ -16,9 +17,6 @@ pub(crate) const SIDE: u16 = 180;
 const LEFT: u16 = 122;
 
 const WARNINGS: usize = 3;
-
-/// Maximum number of rows for events.
-const NEWS_ROWS: usize = 6;
 
 /// Maximum number of waiting claims, or of rows about the effect of off.
 const QUEUE: usize = 6;
@@ -33,20 +31,22 @@ const NEWS: usize = 5;
 const RULES: usize = 6;
 
 /// Data that several parts of a frame need, and the rows of each part, without headings.
-struct Parts {
+struct Parts<'a> {
     answers: Option<Vec<free::Answer>>,
+    claims: Vec<ClaimRow<'a>>,
     notes: Vec<notes::Note>,
     rows: [usize; 7],
     /// Rows of one GPU: 1, 2 (names above the use), or 3 (and a gap).
     each: usize,
 }
 
-impl Parts {
-    fn new(view: &View<'_>, area: Rect) -> Self {
+impl<'a> Parts<'a> {
+    fn new(view: &View<'a>, area: Rect) -> Self {
         let (model, snapshot) = (view.model, view.snapshot);
         let side = area.width >= SIDE;
         let gpus = snapshot.gpus.len();
-        let claims = match (model.claim_rows().len(), snapshot.claims.len()) {
+        let shown = model.claim_rows();
+        let claims = match (shown.len(), snapshot.claims.len()) {
             (n, 0) => n + claims::hints(view).count(),
             (n, _) => n.max(1),
         };
@@ -60,9 +60,8 @@ impl Parts {
         let (queue, news) = match side {
             true => (0, 0),
             false => {
-                let cols = usize::from(area.width).saturating_sub(5);
-                let news = notes::news(view, (cols, NEWS_ROWS), 3).len();
-                (queue::wanted(view).min(QUEUE), news)
+                let size = (area.width.saturating_sub(5), area.height);
+                (queue::wanted(view).min(QUEUE), last_rows(view, size))
             }
         };
         let wanted = [free, gpus, claims, queue, warnings, news, 4];
@@ -120,13 +119,15 @@ impl Parts {
             let more = whole.saturating_sub(warnings).min(left);
             (rows[WARN], left) = (warnings + more, left - more);
         }
-        if each == 2 && left > gpus {
-            (each, left) = (3, left - gpus);
+        let more = news.saturating_sub(rows[NEWS]).min(left);
+        rows[NEWS] += more;
+        if each == 2 && left - more > gpus {
+            each = 3;
         }
-        rows[NEWS] += news.saturating_sub(rows[NEWS]).min(left);
         rows[GPUS] *= each;
         Self {
             answers,
+            claims: shown,
             notes,
             rows,
             each,
@@ -179,7 +180,7 @@ pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
     let gpus = scene.ruled(gpus, parts.ruled(1));
     gpus::draw(view, gpus, parts.each, scene);
     let claims = scene.ruled(claims, parts.ruled(2));
-    claims::draw(view, claims, scene);
+    claims::draw(view, &parts.claims, claims, scene);
     let queue = scene.ruled(queue, parts.ruled(3));
     queue::draw(view, queue, scene);
     let cols = usize::from(left.width);
@@ -192,17 +193,40 @@ pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
     }
 }
 
-/// The latest events, in full if there is room.
-pub(super) fn last(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
-    let events = view.snapshot.notices.len();
-    if events == 0 {
-        return;
-    }
-    scene.line(line!(view; heading "LAST"), area, 0);
+/// The latest events, in full if there is room, then the sums of the last day by user.
+fn last(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
     let at = super::columns(area, 5, u16::MAX);
+    let events = view.snapshot.notices.len();
     let most = if events < at.height.into() { 3 } else { 1 };
     let size = (at.width.into(), at.height.into());
-    scene.rows(notes::news(view, size, most), at);
+    let events = notes::news(view, size, most);
+    let mut y = 0;
+    for (head, lines) in [("LAST", events), ("DAY", day(view, size.0))] {
+        let rows = super::cells(lines.len());
+        if rows > 0 && y < area.height {
+            scene.line(line!(view; heading head), area, y);
+            scene.rows(lines, super::below(at, y));
+        }
+        y += rows;
+    }
+}
+
+/// Sums of the last day by user, those with most claimed first.
+fn day(view: &View<'_>, cols: usize) -> Vec<Line<'static>> {
+    let users = view.snapshot.users.iter();
+    let mut users = Vec::from_iter(users.filter_map(|u| Some((u.day.as_ref()?, &u.user))));
+    users.sort_by(|a, b| b.0.claimed_gpu_s.total_cmp(&a.0.claimed_gpu_s));
+    let mut out = Facts::new(view.look, cols, (0, 9));
+    for (day, user) in users {
+        out.tell(user, &tree::sums_of(view, day), view.theme.text, 1);
+    }
+    out.lines
+}
+
+/// Rows for all of that.
+fn last_rows(view: &View<'_>, (cols, rows): (u16, u16)) -> usize {
+    let cols = usize::from(cols);
+    notes::news(view, (cols, rows.into()), 3).len() + day(view, cols).len()
 }
 
 /// Additional parts of large screens: the whole queue, the chosen claim since it began, the events.
@@ -217,9 +241,8 @@ fn beside(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
         _ => None,
     };
     let waiting = queue::wanted(view).clamp(1, 12);
-    let cols = usize::from(inner.width);
     // The claim gets the rest.
-    let news = notes::news(view, (cols.saturating_sub(5), 9), 3).len();
+    let news = last_rows(view, (inner.width.saturating_sub(5), 9)).min(9);
     let sheet = if claim.is_some() { usize::MAX } else { 0 };
     let [queue, chosen, news] = super::parts(inner, [waiting + 1, sheet, news]);
     let height = queue.height.saturating_sub(1);

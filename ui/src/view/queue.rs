@@ -39,9 +39,8 @@ fn off_means(view: &View<'_>, off: &OffView, cols: usize) -> Vec<Line<'static>> 
         0 => "nobody waits: claims start at once".to_owned(),
         n => format!("claims start at once where memory is free; waiting: {n}"),
     };
-    let back = off
-        .until_ms
-        .map(|at| format!("at {}", clock.short_time(at)));
+    let back = off.until_ms.map(|at| clock.short_time(at));
+    let back = back.map_or("later".to_owned(), |at| format!("at {at}"));
     let mut out = Facts::new(view.look, cols, (2, 10));
     let head = line!(view; heading "WHAT OFF MEANS", dim format!("  since {since}, {by}"));
     out.lines.push(head);
@@ -49,10 +48,7 @@ fn off_means(view: &View<'_>, off: &OffView, cols: usize) -> Vec<Line<'static>> 
         ("limits", "none: a program can take all of a GPU"),
         ("claims", &kept),
         ("queue", &queue),
-        (
-            back.as_deref().unwrap_or("later"),
-            "limits apply again; no program is ended",
-        ),
+        (&back, "limits apply again; no program is ended"),
         ("history", "use is still measured and recorded"),
     ] {
         out.tell(what, text, view.theme.text, 1);
@@ -69,42 +65,39 @@ pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
     if let Some(off) = off(view).filter(|_| !page || n == 0) {
         return scene.rows(off_means(view, off, area.width.into()), area);
     }
+    if n == 0 {
+        let none = match view.snapshot.service {
+            Some(_) => "nobody waits",
+            None => "no service, so no queue",
+        };
+        let lines = match page {
+            true => vec![line!(view; heading "WAITING"), line!(view; dim none)],
+            false => vec![line!(view; heading "QUEUE ", dim none)],
+        };
+        return scene.rows(lines, area);
+    }
     let focus = model.focus() == Section::Queue;
     let at = model.chosen_index(Section::Queue).filter(|_| focus);
     let room = usize::from(area.height).saturating_sub(page.into());
     let shown = window(n, room, at);
     let chosen = at.map(|at| cells(at - shown.start));
-    let mut head = match (page, focus) {
-        (true, _) if n == 0 => line!(view; heading "WAITING"),
+    let head = match (page, focus) {
         (true, _) => {
             line!(view; heading "WAITING", dim format!(" {n}, next to start on top  {}", place(&shown, n)))
         }
         (_, true) => line!(view; focus format!("QUEUE {n}  ")),
         _ => line!(view; heading format!("QUEUE {n}  ")),
     };
-    if n == 0 && !page {
-        head = line!(view; heading "QUEUE", dim " nobody waits");
-    }
     let at = match page {
         true => below(area, 1),
         false => columns(area, cells(head.width()), u16::MAX),
     };
     scene.line(head, area, 0);
-    if n == 0 && page {
-        let text = match view.snapshot.service {
-            Some(_) => "nobody waits",
-            None => "no service, so no queue",
-        };
-        return scene.line(line!(view; dim text), at, 0);
-    }
     let hidden = Some(n - shown.len()).filter(|n| *n > 0 && !page);
     let more = hidden.map_or_else(String::new, |n| format!(" +{n} on 3"));
     let keys = model.keys(Section::Queue).drain(shown.clone()).collect();
-    let table = table(
-        view,
-        &rows[shown],
-        usize::from(at.width).saturating_sub(more.len()),
-    );
+    let cols = usize::from(at.width).saturating_sub(more.len());
+    let table = table(view, &rows[shown], cols);
     scene.table(view, table, at, (Section::Queue, 0, keys));
     if let Some(y) = chosen.filter(|_| !page) {
         // The heading is part of the first row.

@@ -546,7 +546,13 @@ fn rows_have_few_figures_and_screens_few_blank_rows_while_something_is_hidden() 
             (250, 60),
         ] {
             for page in Page::ALL {
-                let mut m = model(NLP, size, snapshot.clone());
+                let mut snapshot = snapshot.clone();
+                for user in &mut snapshot.users {
+                    user.day = Some(gshare_proto::Usage::default());
+                }
+                let days = snapshot.users.len();
+                let mut events = snapshot.notices.clone().into_iter().map(|n| n.text);
+                let mut m = model(NLP, size, snapshot);
                 known(&mut m);
                 open(&mut m, page);
                 let text = screen(&m);
@@ -568,7 +574,11 @@ fn rows_have_few_figures_and_screens_few_blank_rows_while_something_is_hidden() 
                 };
                 let more = text.split("  +").skip(1);
                 let mut more = more.filter(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
-                let hidden = text.split(" of ").any(range) || more.next().is_some();
+                // Events, and the sums of the day.
+                let begins = |said: String| text.contains(said.get(..9).unwrap_or(&said));
+                let untold = !events.all(begins) || text.matches("GPU h claimed").count() < days;
+                let untold = untold && page == Page::Overview;
+                let hidden = text.split(" of ").any(range) || more.next().is_some() || untold;
                 let blank = text.lines().filter(|l| l.trim().is_empty()).count();
                 assert!(
                     !hidden || blank <= 6,
@@ -834,9 +844,9 @@ fn the_simulated_driver_is_always_named() {
 fn the_stage_is_said_in_the_first_row() {
     let mut m = model(NLP, (100, 24), canned::workstation());
     for (machine, name, said) in [
-        (1, "observe", "stage 1: observe"),
-        (2, "opt-in", "stage 2: opt-in"),
-        (3, "reclaim", "stage 3: strict"),
+        (1, "observe", "  stage 1 observe  14:32:07"),
+        (2, "opt-in", "  stage 2 opt-in, strict  14:32:07"),
+        (3, "reclaim", "  stage 3 reclaim, strict  14:32:07"),
     ] {
         let snapshot = m.snapshot.as_mut().unwrap();
         snapshot.caps = Caps::Strict;
@@ -850,15 +860,19 @@ fn the_stage_is_said_in_the_first_row() {
         let text = screen(&m);
         assert!(text.lines().next().unwrap().contains(said), "{text}");
     }
-    // Also at 80 columns with the mark of the simulated driver.
-    m.size.0 = 80;
+    // With the mark of the simulated driver, and the time where there is room.
     m.snapshot.as_mut().unwrap().simulated = true;
-    let text = screen(&m);
-    let first = text.lines().next().unwrap();
-    assert!(
-        first.contains("stage 3: ") && first.contains("SIM"),
-        "{text}"
-    );
+    for (cols, said) in [
+        (80, "  reclaim, strict   SIM"),
+        (100, "  reclaim, strict   SIM   14:32:07"),
+        (120, "  reclaim, strict   SIMULATED DRIVER   14:32:07"),
+        (140, "stage 3 reclaim, strict   SIMULATED DRIVER   14:32:07"),
+    ] {
+        m.size.0 = cols;
+        let text = screen(&m);
+        let first = text.lines().next().unwrap();
+        assert!(first.trim_end().ends_with(said), "{text}");
+    }
 }
 
 #[test]

@@ -13,7 +13,7 @@ use crate::model::{
     AtLeast, Group, RowKey, Section, TreeRow, can_be_kept, claimed, compute_of, is_by_sms,
     mem_claimed, mem_used, sm_active, sm_occupancy, sums,
 };
-use crate::text::{gib, hours, percent, width};
+use crate::text::{gib, hours, parts, percent, width};
 use crate::widgets::over_time::{OverTime, per_cell};
 
 /// With this many rows or more there is room for the chosen claim.
@@ -41,12 +41,11 @@ fn about(view: &View<'_>) -> Line<'static> {
     let sorted = model.sort.name();
     let sorted = sorted.split([':', ',']).next().unwrap_or(sorted);
     let mine = if model.mine { "yours, " } else { "" };
-    let sums = format!(
-        "  {} of {}, {} GPUs claimed",
+    let (claims, users) = (
         many(snapshot.claims.len(), "claim"),
         many(uids.len(), "user"),
-        crate::text::parts(sum)
     );
+    let sums = format!("  {claims} of {users}, {} GPUs claimed", parts(sum));
     line!(view;
         heading format!("{mine}by {}", model.grouping.name()),
         key "  v by ",
@@ -180,12 +179,8 @@ pub(super) fn sheet(view: &View<'_>, claim: &ClaimView, area: Rect, scene: &mut 
         true => "on no GPU".to_owned(),
         false => on.join(", "),
     };
-    let title = format!(
-        "{}  {}  {}, {on}",
-        claim.id,
-        claims::what(claim),
-        claim.user
-    );
+    let (id, what, user) = (&claim.id, claims::what(claim), &claim.user);
+    let title = format!("{id}  {what}  {user}, {on}");
     let until = match claim.ends_ms {
         Some(at) => format!("ends {}", clock.short_time(at)),
         None => "no time limit".to_owned(),
@@ -295,10 +290,8 @@ fn plot(
 pub(super) fn sums_of(view: &View<'_>, usage: &Usage) -> String {
     let known = |s: Option<f64>| view.or_dash(s.map(hours));
     let (claimed, used) = (hours(usage.claimed_gpu_s), known(usage.used_gpu_s));
-    format!(
-        "{claimed} GPU h claimed, {used} used, {} idle",
-        known(usage.idle_gpu_s())
-    )
+    let idle = known(usage.idle_gpu_s());
+    format!("{claimed} GPU h claimed, {used} used, {idle} idle")
 }
 
 /// Facts about it besides its figures.
@@ -326,10 +319,8 @@ pub(super) fn facts(
     tell("now", &text);
     if let Some(usage) = &claim.usage {
         let burst = view.or_dash(usage.borrowed().map(hours));
-        tell(
-            "so far",
-            &format!("{}; burst {burst} on top", sums_of(view, usage)),
-        );
+        let text = format!("{}; burst {burst} on top", sums_of(view, usage));
+        tell("so far", &text);
     }
     let levers = &claim.place.levers;
     let can = |word: &str, why: &Option<String>| match why {

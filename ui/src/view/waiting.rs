@@ -1,6 +1,6 @@
 //! Waiting claims: why each waits and when it starts; how long the GPUs are held; what could start when.
 
-use gshare_proto::{ClaimView, GpuView, Snapshot, messages};
+use gshare_proto::{ClaimView, GpuView, Snapshot};
 use ratatui::layout::Rect;
 use ratatui::text::Line;
 use ratatui::widgets::Widget;
@@ -63,7 +63,7 @@ pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
 
 /// Why the chosen one waits, the plan for it, and when it starts.
 pub(super) fn detail(model: &Model, id: &str, look: &Look, cols: usize) -> Vec<Line<'static>> {
-    let (theme, dash) = (&look.theme, look.glyphs.dash);
+    let theme = &look.theme;
     let Some(waiting) = model.waiting(id) else {
         return Vec::new();
     };
@@ -85,20 +85,7 @@ pub(super) fn detail(model: &Model, id: &str, look: &Look, cols: usize) -> Vec<L
     for text in waiting.alone.iter().take(2) {
         tell("", text, theme.text);
     }
-    let clock = model.clock;
-    let start = match waiting.starts(clock.now_ms) {
-        Some(when) if when == "now" => "starts any moment now".to_owned(),
-        Some(when) => match (&waiting.expected, waiting.expected_ms) {
-            (Some(expected), _) if !waiting.by_hours => format!("starts {}", expected.text()),
-            (_, at) => {
-                let time = clock.short_time(at.unwrap_or_default());
-                format!("starts about {time} at the earliest ({when})")
-            }
-        },
-        None if waiting.plan.is_some() => "starts when the room is made".to_owned(),
-        None if !waiting.alone.is_empty() => format!("start {dash}"),
-        None => messages::start_unknown(),
-    };
+    let start = waiting.starts_in_full(model.clock.now_ms);
     let party = waiting.party.as_ref().unwrap_or(&waiting.user);
     let within = format!("; within the guarantee of {party}");
     let within = Some(within)
@@ -241,14 +228,11 @@ fn until(view: &View<'_>, area: Rect, each: u16, scene: &mut Scene<'_>) {
     for (gpu, (at, axis)) in gpus.iter().zip(places.step_by(each.into())) {
         scene.line(line!(view; text view.left(&name(gpu), names)), at, 0);
         let segments = segments(view, gpu, (begin, length));
-        let gantt = Gantt {
-            segments: &segments,
-            look: view.look,
-        };
-        gantt.render(axis, scene.buf);
+        let (segments, look) = (&segments, view.look);
+        Gantt { segments, look }.render(axis, scene.buf);
         scene.hit(at, Target::Row(Section::Gpus, RowKey::Gpu(gpu.index)));
         if each > 1 && at.bottom() < area.bottom() {
-            let line = free_when(view, gpu, begin, &segments, axis.width);
+            let line = free_when(view, gpu, begin, segments, axis.width);
             let y = axis.y + 1;
             scene.line(line, Rect { y, ..axis }, 0);
         }

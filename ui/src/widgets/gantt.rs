@@ -37,12 +37,8 @@ impl Widget for Gantt<'_> {
             let from = Self::column(segment.from, area.width);
             let to = Self::column(segment.to, area.width).max(from);
             let cols = usize::from(to - from);
-            let fill = match (segment.planned, glyphs.lines) {
-                (false, true) => "━",
-                (true, true) => "╌",
-                (false, false) => "=",
-                (true, false) => "-",
-            };
+            let planned = usize::from(segment.planned);
+            let fill = [["=", "-"], ["━", "╌"]][usize::from(glyphs.lines)][planned];
             let end = usize::from(segment.limit && cols > 0);
             // The whole label, or a readable part of it, or the first name.
             let room = cols - end;
@@ -53,8 +49,7 @@ impl Widget for Gantt<'_> {
                 _ if width(first) <= room => first.to_owned(),
                 _ => String::new(),
             };
-            let styles = [theme.text, theme.dim];
-            let style = styles[usize::from(segment.planned)];
+            let style = [theme.text, theme.dim][planned];
             let mut text = label;
             if !text.is_empty() && width(&text) + end + 1 < cols {
                 text.push(' ');

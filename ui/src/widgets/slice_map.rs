@@ -80,14 +80,13 @@ const SMALL: f64 = 2.0;
 
 impl SliceMap<'_> {
     /// Merges slices that would have too few cells, if there are several.
-    fn gathered(&self, cells: usize) -> Vec<Slice> {
-        let whole = whole(&self.slices);
+    fn gathered(slices: Vec<Slice>, cells: usize) -> Vec<Slice> {
+        let whole = whole(&slices);
         let is_small = |s: &Slice| s.kind == Kind::Held && s.size / whole * (cells as f64) < SMALL;
-        let slices = self.slices.iter().cloned();
-        let (small, mut out): (Vec<Slice>, Vec<Slice>) = slices.partition(is_small);
-        if small.len() < 2 {
-            return self.slices.clone();
+        if slices.iter().filter(|s| is_small(s)).count() < 2 {
+            return slices;
         }
+        let (small, mut out): (Vec<Slice>, Vec<Slice>) = slices.into_iter().partition(is_small);
         let size: f64 = small.iter().map(|s| s.size).sum();
         let used: Option<f64> = small.iter().map(|s| s.used.map(|u| u * s.size)).sum();
         let n = small.len();
@@ -214,7 +213,7 @@ impl SliceMap<'_> {
 }
 
 impl Widget for SliceMap<'_> {
-    fn render(self, area: Rect, buf: &mut Buffer) {
+    fn render(mut self, area: Rect, buf: &mut Buffer) {
         let area = area.intersection(buf.area);
         if area.is_empty() {
             return;
@@ -222,7 +221,9 @@ impl Widget for SliceMap<'_> {
         let (theme, glyphs) = (&self.look.theme, &self.look.glyphs);
         let walls = |slices: &[Slice]| slices.len() + 1;
         let width_of = usize::from(area.width);
-        let slices = self.gathered(width_of.saturating_sub(walls(&self.slices)));
+        let slices = std::mem::take(&mut self.slices);
+        let cells = width_of.saturating_sub(walls(&slices));
+        let slices = Self::gathered(slices, cells);
         let room = width_of.saturating_sub(walls(&slices));
         if room < slices.len() {
             return;

@@ -40,10 +40,8 @@ pub(crate) fn next_grouping(model: &mut Model) {
 
 pub(crate) fn some_folded(model: &Model) -> Result<(), String> {
     let hides = model.current().is_some_and(|key| model.hides(key));
-    need(
-        hides,
-        "nothing is hidden in this row: choose a folded group, or a claim with processes",
-    )
+    let why = "nothing is hidden in this row: choose a folded group, or a claim with processes";
+    need(hides, why)
 }
 
 pub(crate) fn turn(model: &mut Model, open: bool) {
@@ -69,10 +67,8 @@ pub(crate) fn half_axis(model: &Model) -> (u64, u64) {
 /// Whether anything is known after the first half of the Queue's axis.
 pub(crate) fn some_ahead(model: &Model) -> Result<(), String> {
     let (half, last) = half_axis(model);
-    need(
-        model.ahead_ms + half < last,
-        "nothing is known about a later time",
-    )
+    let why = "nothing is known about a later time";
+    need(model.ahead_ms + half < last, why)
 }
 
 pub(crate) fn look_ahead(model: &mut Model, on: bool) {

@@ -17,11 +17,10 @@ pub(crate) fn offload(model: &Model) -> Asking {
         return Err(format!("{id} cannot be offloaded: {why}"));
     }
     let memory = mem_used(claim).map(|b| format!(" ({} GiB)", text::gib(b)));
+    let (called, memory) = (called(claim, false), memory.unwrap_or_default());
     let text = format!(
-        "Offload {}? Its GPU memory{} moves to host RAM, and others can claim its part of the GPU. Its programs keep \
-         running; their next CUDA call waits until there is room again.",
-        called(claim, false),
-        memory.unwrap_or_default()
+        "Offload {called}? Its GPU memory{memory} moves to host RAM, and others can claim its part of the GPU. Its programs keep \
+         running; their next CUDA call waits until there is room again."
     );
     let call = lever(claim, LeverWish::Offload);
     let title = format!("Offload {id}");
@@ -61,14 +60,13 @@ pub(crate) fn keepable(model: &Model) -> Result<String, String> {
         if told(claim) || warned {
             return Ok(id.clone());
         }
-        match (&claim.announced, claim.place.on_its_way) {
-            (Some(_), Some(_)) => return Err(messages::too_late(id)),
-            (Some(_), None) => {
-                return Err(format!(
+        if claim.announced.is_some() {
+            return Err(match claim.place.on_its_way {
+                Some(_) => messages::too_late(id),
+                None => format!(
                     "this service does not say whether the action on {id} can still be postponed; try: gshare keep {id}"
-                ));
-            }
-            (None, _) => {}
+                ),
+            });
         }
     }
     let mut claims = model.snapshot.iter().flat_map(|s| &s.claims);

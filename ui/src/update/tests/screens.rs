@@ -329,6 +329,33 @@ fn a_click_does_what_is_under_it() {
 }
 
 #[test]
+fn a_click_stays_in_the_part_that_it_was_made_in() {
+    let mut m = model(NLP, (120, 40), canned::workstation());
+    press(&mut m, "2");
+    let (x, y) = place(&m, "c14 ");
+    click(&mut m, x, y);
+    // On the Overview the keys move in its own rows.
+    press(&mut m, "1j");
+    assert_eq!(m.focus(), Section::Claims);
+    assert_eq!(m.chosen_index(Section::Claims), Some(1));
+    // A GPU beside the waiting claims is opened, and chooses none of them.
+    press(&mut m, "3");
+    let before = m.current().cloned();
+    let (x, y) = place(&m, "2 RTX");
+    click(&mut m, x, y);
+    let opened = matches!(
+        m.dialog,
+        Some(Dialog::Detail {
+            key: RowKey::Gpu(2),
+            ..
+        })
+    );
+    assert!(opened, "{:?}", m.dialog);
+    press(&mut m, "<esc>");
+    assert_eq!(m.current().cloned(), before);
+}
+
+#[test]
 fn the_doctor_is_asked_when_the_health_is_looked_at() {
     let mut m = at_work();
     let asked = calls(press(&mut m, "5"));

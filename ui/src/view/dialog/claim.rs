@@ -1,6 +1,6 @@
 //! What the typed claim would get: where, when, for how long, and how the GPU is used.
 
-use gshare_proto::{GpuView, Tried, messages};
+use gshare_proto::{GpuView, TakingView, Tried, messages};
 use ratatui::text::Line;
 
 use super::widget;
@@ -28,11 +28,8 @@ fn part(tried: &Tried, gpu: &GpuView) -> Option<String> {
         (true, false) => format!("{size} % of its SMs"),
         (false, false) => format!("{size} % of its time, all of it while others are idle"),
     };
-    Some(format!(
-        "{} GiB of {}{each}, {compute}",
-        gib(got.mem),
-        gpu.short
-    ))
+    let (memory, model) = (gib(got.mem), &gpu.short);
+    Some(format!("{memory} GiB of {model}{each}, {compute}"))
 }
 
 /// When it starts, and what others lose for it.
@@ -44,10 +41,8 @@ fn start(tried: &Tried, model: &Model) -> String {
             false => format!("now, on GPU {}", named(&gpus)),
         };
     }
-    let doing = tried.takings.iter();
-    let doing: Vec<String> = doing
-        .map(|t| format!("{} of {} {}", t.id, t.user, t.what))
-        .collect();
+    let taking = |t: &TakingView| format!("{} of {} {}", t.id, t.user, t.what);
+    let doing: Vec<String> = tried.takings.iter().map(taking).collect();
     let message = &tried.message;
     match (overview::when(tried, model.clock.now_ms), tried.expected_ms) {
         (Some(when), _) if !doing.is_empty() => format!("{when}; {}", doing.join("; ")),
@@ -89,13 +84,10 @@ pub(super) fn lines(tried: &Tried, view: &View<'_>, cols: usize) -> Vec<Line<'st
     }
     if let Some((gpu, first)) = gpu.zip(first).filter(|_| !off) {
         // The GPU with the viewer's future part.
-        let slices = overview::slices_with(view, gpu, first.sm);
-        let map = SliceMap {
-            slices,
-            look: view.look,
-        };
+        let (look, slices) = (view.look, overview::slices_with(view, gpu, first.sm));
+        let map = SliceMap { slices, look };
         let size = (cells(cols.saturating_sub(LABEL).min(60)), 2);
-        for (i, mut line) in widget(map, size, view.look).into_iter().enumerate() {
+        for (i, mut line) in widget(map, size, look).into_iter().enumerate() {
             let name = format!("GPU {}", gpu.index);
             let label = format!("  {:<9}", if i == 0 { &name } else { "" });
             line.spans.insert(0, span(label, theme.dim));

@@ -2,8 +2,8 @@
 
 use gshare_proto::counts::many;
 use gshare_proto::{
-    Caps, Check, ClaimView, Figure, GpuView, Grade, HealthView, ProcessView, QueueView, Source,
-    UnclaimedView, UserView,
+    Caps, Check, ClaimView, Figure, GpuView, Grade, HealthView, Named, ProcessView, QueueView,
+    Source, UnclaimedView, UserView,
 };
 use ratatui::text::Line;
 use ratatui::widgets::Widget;
@@ -153,7 +153,10 @@ impl Page<'_> {
         let facts = tree::facts(&view, claim, (self.cols, LABEL));
         self.facts.lines.extend(facts);
         self.owner(&claim.user, claim.uid, &claim.project, &claim.class);
-        let source = |n: &gshare_proto::Named| format!("{} ({})", n.value, n.source);
+        let source = |named: &Option<Named>| {
+            let Named { value, source } = named.as_ref()?;
+            Some(format!("{value} ({source})"))
+        };
         let (at, ago) = (clock.time(claim.since_ms), clock.since(claim.since_ms));
         let ends = claim.ends_ms.map(|at| format!(", ends {}", clock.time(at)));
         let granted = format!("{at}, {ago} ago{}", ends.unwrap_or_default());
@@ -168,10 +171,10 @@ impl Page<'_> {
             ("over-use", claim.overuse.clone()),
             ("turns", stuck.map(|s| s.told())),
             ("name", claim.name.clone()),
-            ("notebook", identity.notebook.as_ref().map(source)),
-            ("script", identity.script.as_ref().map(source)),
-            ("model", identity.model.as_ref().map(source)),
-            ("unit", identity.unit.as_ref().map(source)),
+            ("notebook", source(&identity.notebook)),
+            ("script", source(&identity.script)),
+            ("model", source(&identity.model)),
+            ("unit", source(&identity.unit)),
             ("granted", Some(granted)),
             ("limits", Some(limits.to_owned())),
         ] {
@@ -199,22 +202,14 @@ impl Page<'_> {
 
     fn part(&mut self, claim: &ClaimView, g: &gshare_proto::ClaimGpu) {
         let view = self.view;
+        let (used, n) = (view.gib(g.mem_used), g.gpu);
         if claim.adopted {
-            let used = view.gib(g.mem_used);
-            let text = format!(
-                "{}: {used} GiB used without a claim, without a limit",
-                g.gpu
-            );
+            let text = format!("{n}: {used} GiB used without a claim, without a limit");
             return self.tell("GPU", text);
         }
-        let in_host = claim.place.in_host();
-        let was = if in_host {
-            "on no GPU now, last on "
-        } else {
-            ""
-        };
+        let was = ["", "on no GPU now, last on "][usize::from(claim.place.in_host())];
         let (size, limit) = (percent(g.sm_request * 100.0), percent(g.sm_limit * 100.0));
-        let text = format!("{was}{}: size {size} %, up to {limit} %", g.gpu);
+        let text = format!("{was}{n}: size {size} %, up to {limit} %");
         self.tell("GPU", text);
         let whole = |f: Figure| about(f.estimate, format!("{:.0}", f.value));
         let fixed = |sms| format!("{} SMs, fixed when a program starts", whole(sms));
@@ -236,20 +231,14 @@ impl Page<'_> {
                 self.tell(label, format!("pid {} {what}", listed(pids)));
             }
         }
-        let (used, charged, peak) = (g.mem_used, g.mem_charge, g.mem_peak);
-        let [used, charged, peak] = [used, charged, peak].map(|bytes| view.gib(bytes));
+        let [charged, peak] = [g.mem_charge, g.mem_peak].map(|bytes| view.gib(bytes));
         let (size, limit) = (gib(g.mem_request), gib(g.mem_limit));
         let text = format!(
             "{used} GiB used, {charged} counted (peak {peak}), claim {size}, limit {limit}"
         );
         self.tell("  memory", text);
-        let driver = |bytes| {
-            format!(
-                "uses {} GiB of the limit (modules, graphs, stack)",
-                gib(bytes)
-            )
-        };
-        self.tell_known("  driver", g.mem_driver.map(driver));
+        let driver = |gib: String| format!("uses {gib} GiB of the limit (modules, graphs, stack)");
+        self.tell_known("  driver", g.mem_driver.map(gib).map(driver));
         let copied = |f: Figure| format!("{} GiB/s", gib(f.value.max(0.0) as u64));
         let copied = view.or_dash(g.copied.map(|f| about(f.estimate, copied(f))));
         let (got, throttled) = (view.percent(g.time_got), view.percent(g.throttled));
@@ -376,12 +365,9 @@ impl Page<'_> {
     fn check(&mut self, check: &Check) {
         self.tell("state", &check.state);
         self.tell("found", &check.detail);
-        if !check.status.is_empty() {
-            self.tell("seen", &check.status);
-        }
-        if let Some(fix) = &check.fix {
-            self.tell("fix", fix);
-        }
+        let seen = Some(check.status.clone()).filter(|seen| !seen.is_empty());
+        self.tell_known("seen", seen);
+        self.tell_known("fix", check.fix.clone());
     }
 
     fn health(&mut self, health: &HealthView) {

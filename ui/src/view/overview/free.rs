@@ -9,7 +9,7 @@ use ratatui::text::Line;
 
 use super::gpus;
 use crate::model::{Model, WHOLE, bytes_of, split};
-use crate::text::{gib, parts, seconds, share, width};
+use crate::text::{gib, parts, share, until, width};
 use crate::view::{Scene, View, below, line, span};
 
 pub(super) struct Answer {
@@ -130,18 +130,15 @@ pub(in crate::view) fn free_now(view: &View<'_>) -> String {
     let Some(all) = answers(view) else {
         return String::new();
     };
-    let said: Vec<String> = all
-        .iter()
-        .map(|a| said(view, a, true).to_string())
-        .collect();
-    format!("FREE NOW{}: {}", whose(view.model), said.join("; "))
+    let said = all.iter().map(|a| said(view, a, true).to_string());
+    let said = Vec::from_iter(said).join("; ");
+    format!("FREE NOW{}: {said}", whose(view.model))
 }
 
 /// `in 30s: others make room`, `in 44m: c2 ends`; none if it starts now or nobody knows when.
 pub(in crate::view) fn when(tried: &Tried, asked_ms: u64) -> Option<String> {
     if let Some(at) = tried.expected_ms.filter(|_| !tried.takings.is_empty()) {
-        let wait = seconds(at.saturating_sub(asked_ms).div_ceil(1000));
-        return Some(format!("in {wait}: others make room"));
+        return Some(format!("in {}: others make room", until(asked_ms, at)));
     }
     let expected = tried.expected.as_ref().filter(|_| !tried.by_hours)?;
     Some(format!("{}: {}", expected.when(), expected.cause))
@@ -152,8 +149,8 @@ pub(in crate::view) fn when(tried: &Tried, asked_ms: u64) -> Option<String> {
 fn later(view: &View<'_>, cols: usize) -> Vec<Line<'static>> {
     let now = view.snapshot.claimable_now.iter();
     let rooms = now.flat_map(|now| &now.models);
-    let runs = rooms.flat_map(|room| view.model.dry_runs_of(room));
-    let told = runs.filter_map(|(room, run, tried)| {
+    let runs = rooms.flat_map(|room| view.model.runs_of(room).map(move |run| (room, run)));
+    let told = runs.filter_map(|(room, (run, tried))| {
         let (size, model) = (share(f64::from(run.milli) / 1000.0), short(view, room));
         let size = size.trim_end_matches(".0");
         let (keeps, when) = (keeps(tried), when(tried, run.asked.0)?);

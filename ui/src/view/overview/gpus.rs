@@ -1,5 +1,6 @@
 //! The GPUs as maps: who holds which part, and how much of it is used.
 
+use gshare_proto::totals::throttled;
 use gshare_proto::{ClaimGpu, ClaimView, GpuView, Grade, Snapshot, UnclaimedView};
 use ratatui::layout::Rect;
 use ratatui::text::{Line, Span};
@@ -51,19 +52,13 @@ fn held(view: &View<'_>, claim: &ClaimView, part: &ClaimGpu, bytes: impl Fn(u64)
         let at = claim.gpus.iter().position(|g| g.gpu == part.gpu);
         name = format!("{} of {} GPUs", at.unwrap_or(0) + 1, claim.gpus.len());
     }
-    let mark = view.glyphs.mine;
-    let names = match (claim.adopted, mine) {
-        (true, _) => without(user),
-        (_, true) => vec![
-            format!("{mark}{id} {name}"),
-            format!("{mark}{id}"),
-            id.clone(),
-        ],
-        _ => vec![
-            format!("{id} {user} {name}"),
-            format!("{id} {user}"),
-            id.clone(),
-        ],
+    let who = match mine {
+        true => format!("{}{id}", view.glyphs.mine),
+        false => format!("{id} {user}"),
+    };
+    let names = match claim.adopted {
+        true => without(user),
+        false => vec![format!("{who} {name}"), who, id.clone()],
     };
     let to = claim.announced.is_some().then(|| view.words(claim).text);
     let to = to.filter(|text| text.starts_with(view.glyphs.arrow));
@@ -73,16 +68,12 @@ fn held(view: &View<'_>, claim: &ClaimView, part: &ClaimGpu, bytes: impl Fn(u64)
     let used = compute(part, view.snapshot).map(|f| f.value / 100.0);
     let size = part.sm_request;
     // With a size of zero, all use is within the claim.
-    let (used, burst) = match size > 0.0 {
-        true => (
-            used.map(|u| (u / size).min(1.0)),
-            used.map_or(0.0, |u| (u - size).max(0.0)),
-        ),
-        false => {
-            let memory = part.mem_used.map_or(0.0, &bytes);
-            (used.map(|u| u / memory.max(u).max(0.001)), 0.0)
-        }
-    };
+    let burst = used.map_or(0.0, |u| (u - size).max(0.0));
+    let burst = if size > 0.0 { burst } else { 0.0 };
+    let used = used.map(|u| match size > 0.0 {
+        true => (u / size).min(1.0),
+        false => u / part.mem_used.map_or(0.0, &bytes).max(u).max(0.001),
+    });
     let kind = if mine { Kind::Mine } else { Kind::Held };
     let whole = size.max(bytes(part.mem_request)).max(0.001);
     let names = moved.chain(names.iter().map(|n| n.trim_end().to_owned()));
@@ -319,11 +310,8 @@ impl<'a> Table<'a> {
             "{compute:>COMPUTE$}{sm}{:>GIB$}{:>GIB$}{tail}",
             "used", "/claim"
         );
-        scene.line(
-            line!(view; dim figures),
-            columns(area, first as u16, u16::MAX),
-            0,
-        );
+        let at = columns(area, first as u16, u16::MAX);
+        scene.line(line!(view; dim figures), at, 0);
     }
 
     /// The warning, in a few words.
@@ -332,10 +320,8 @@ impl<'a> Table<'a> {
         let mut claims = snapshot.claims.iter().filter(|c| is_on(c, gpu.index));
         let slowed = gpu.health.as_ref().and_then(|h| h.throttle.as_ref());
         let slowed = slowed.is_some_and(|why| !why.is_empty());
-        let throttled = |c: &ClaimView| {
-            let words = self.view.words(c);
-            words.sign && words.text.starts_with("throttled")
-        };
+        let throttled =
+            |c| throttled(c).is_some() && self.view.words(c).text.starts_with("throttled");
         Some(match gpu.condition() {
             "ok" if slowed => match gpu.temperature_c {
                 Some(t) => format!("{t} {}", self.view.glyphs.degrees),
@@ -355,11 +341,11 @@ impl<'a> Table<'a> {
     /// The sign and the word, each in its colour.
     fn signed(&self, gpu: &GpuView, word: &str) -> Line<'static> {
         let (theme, glyphs) = (self.view.theme, self.view.glyphs);
-        let word = format!(" {word}");
-        match gpu.health.as_ref().map(|h| h.grade) == Some(Grade::Sick) {
-            true => line!(self.view; error glyphs.broken, text word),
-            false => Line::from(vec![span(glyphs.sign, theme.warn), span(word, theme.text)]),
-        }
+        let (sign, style) = match gpu.health.as_ref().map(|h| h.grade) {
+            Some(Grade::Sick) => (glyphs.broken, theme.error),
+            _ => (glyphs.sign, theme.warn),
+        };
+        vec![span(sign, style), span(format!(" {word}"), theme.text)].into()
     }
 
     fn draw(&self, gpu: &GpuView, area: Rect, scene: &mut Scene<'_>) {
