@@ -1138,7 +1138,10 @@ fn filters_follow_a_reload_of_the_drivers_modules() {
 /// Programs of the recipes that are not on every machine.
 const PROGRAMS: [&str; 5] = ["python3", "torchrun", "vllm", "ollama", "ray"];
 
-/// The blocks of commands, each with the preceding lines that belong to it.
+/// The beginning of a project's defaults, which stand in a file in place of options.
+const DEFAULTS: &str = "gpus = ";
+
+/// The blocks of commands, each with the preceding lines that belong to it; and the file of defaults.
 fn blocks(page: &str) -> Vec<String> {
     let mut found = vec![String::new()];
     for line in page.lines() {
@@ -1147,7 +1150,7 @@ fn blocks(page: &str) -> Vec<String> {
             None => found.push(String::new()),
         }
     }
-    found.retain(|block| block.contains("gshare "));
+    found.retain(|block| block.contains("gshare ") || block.starts_with(DEFAULTS));
     found
 }
 
@@ -1177,14 +1180,20 @@ fn the_recipes_start_programs_that_see_their_claims_gpus_and_memory() {
     let largest = largest.expect("a GPU") as f64;
     let mut started = 0;
     for block in blocks {
+        let mut commands = block.as_str();
+        if block.starts_with(DEFAULTS) {
+            std::fs::write(station.dir().join(".gshare.toml"), &block).expect("written");
+            commands = "gshare claim -- python3 train.py";
+        }
         let mut shell = station.client_environment(Command::new("sh"));
-        shell.args(["-euc", &block]).current_dir(station.dir());
+        shell.args(["-euc", commands]).current_dir(station.dir());
         shell.env("PATH", format!("{}:{path}", bin.display()));
         let output = shell.output().expect("runs");
         let out = String::from_utf8_lossy(&output.stdout).into_owned();
         let err = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{block}{out}{err}");
-        let size = block.split_once("-g ").and_then(|(_, rest)| {
+        let size = block.split_once("-g ").or(block.split_once(DEFAULTS));
+        let size = size.and_then(|(_, rest)| {
             let size = rest.split_whitespace().next()?;
             size.parse::<Share>().ok()
         });
