@@ -139,8 +139,7 @@ fn waits(waiting: &QueueView, snapshot: &Snapshot) -> String {
         lines.push(format!("room is made for it: {}", plain(plan)));
     }
     lines.extend(waiting.alone.iter().map(|text| plain(text)));
-    let starts = waiting.starts_in_full(snapshot.taken_ms);
-    lines.push(starts.replacen("starts ", "it starts ", 1));
+    lines.push(waiting.starts_in_full("it ", snapshot.taken_ms));
     lines.join("\n") + "\n"
 }
 

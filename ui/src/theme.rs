@@ -28,38 +28,58 @@ pub enum Background {
 
 /// Each sign, in UTF-8 and in ASCII.
 macro_rules! glyphs {
-    ($($name:ident: $type:ty = $utf8:expr, $ascii:expr, $doc:literal;)*) => {
+    ($($(#[$doc:meta])* $name:ident: $type:ty = $utf8:expr, $ascii:expr;)*) => {
         /// The characters that are not letters.
         #[derive(Clone, Debug, PartialEq, Eq)]
-        pub struct Glyphs { $(#[doc = $doc] pub(crate) $name: $type,)* }
+        pub struct Glyphs { $($(#[$doc])* pub(crate) $name: $type,)* }
         pub(crate) const UTF8: Glyphs = Glyphs { $($name: $utf8,)* };
         pub(crate) const ASCII: Glyphs = Glyphs { $($name: $ascii,)* };
     };
 }
 
 glyphs! {
-    used: &'static str = "█", "#", "Used within the claim.";
-    burst: &'static str = "▒", "+", "Used above the claim.";
-    unused: &'static str = "░", "=", "Claimed and not used.";
-    free: &'static str = "·", ".", "Free.";
-    tick: [&'static str; 2] = ["│", "┃"], ["|", "|"], "The end of the claim: with less use; with more use.";
-    wall: &'static str = "┃", "|", "Between the slices of a GPU.";
-    mine: &'static str = "▌", ">", "Marks the viewer's own.";
-    sign: &'static str = "▲", "!", "Warning.";
-    broken: &'static str = "✗", "x", "Broken.";
-    arrow: &'static str = "→", "->", "Moves there.";
-    at_least: &'static str = "≥", ">=", "A lower bound; the rest is unknown.";
-    degrees: &'static str = "°C", "C", "Unit of temperature.";
-    dash: &'static str = "—", "-", "Unknown.";
-    ellipsis: &'static str = "…", "..", "Something was cut off.";
-    rule: &'static str = "─", "-", "A rule across the screen.";
-    sorted: [&'static str; 2] = ["▾", "▴"], ["*", "^"], "After the heading of the sort column; second if reversed.";
-    pointer: &'static str = "▸", ">", "The selected row or focused section.";
-    open: &'static str = "▾", "v", "A group whose rows are shown.";
-    eighths: [&'static str; 8] = ["▏", "▎", "▍", "▌", "▋", "▊", "▉", "█"], ["#"; 8], "Eighths of a cell from the left.";
-    levels: [&'static str; 8] = ["▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"], ["_", "_", ".", ".", "-", "-", "=", "#"],
-        "Levels of the history, lowest first.";
-    lines: bool = true, false, "Whether frames are drawn with line characters.";
+    /// Used within the claim.
+    used: &'static str = "█", "#";
+    /// Used above the claim.
+    burst: &'static str = "▒", "+";
+    /// Claimed and not used.
+    unused: &'static str = "░", "=";
+    /// Free.
+    free: &'static str = "·", ".";
+    /// The end of the claim: with less use; with more use.
+    tick: [&'static str; 2] = ["│", "┃"], ["|", "|"];
+    /// Between the slices of a GPU.
+    wall: &'static str = "┃", "|";
+    /// Marks the viewer's own.
+    mine: &'static str = "▌", ">";
+    /// Warning.
+    sign: &'static str = "▲", "!";
+    /// Broken.
+    broken: &'static str = "✗", "x";
+    /// Moves there.
+    arrow: &'static str = "→", "->";
+    /// A lower bound; the rest is unknown.
+    at_least: &'static str = "≥", ">=";
+    /// Unit of temperature.
+    degrees: &'static str = "°C", "C";
+    /// Unknown.
+    dash: &'static str = "—", "-";
+    /// Something was cut off.
+    ellipsis: &'static str = "…", "..";
+    /// A rule across the screen.
+    rule: &'static str = "─", "-";
+    /// After the heading of the sort column; second if reversed.
+    sorted: [&'static str; 2] = ["▾", "▴"], ["*", "^"];
+    /// The selected row or focused section.
+    pointer: &'static str = "▸", ">";
+    /// A group whose rows are shown.
+    open: &'static str = "▾", "v";
+    /// Eighths of a cell from the left.
+    eighths: [&'static str; 8] = ["▏", "▎", "▍", "▌", "▋", "▊", "▉", "█"], ["#"; 8];
+    /// Levels of the history, lowest first.
+    levels: [&'static str; 8] = ["▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"], ["_", "_", ".", ".", "-", "-", "=", "#"];
+    /// Whether frames are drawn with line characters.
+    lines: bool = true, false;
 }
 
 /// Styles by meaning. Colour is for state alone: used, burst and unused are three depths of one hue.

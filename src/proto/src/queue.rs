@@ -78,13 +78,13 @@ pub struct ExpectedView {
 }
 
 impl QueueView {
-    /// When it starts, as a sentence without its subject: `starts in 54s (minimum run time of c3)`.
+    /// When it starts, as a sentence that may begin with its subject: `it starts in 54s (minimum run time of c3)`.
     #[must_use]
-    pub fn starts_in_full(&self, now_ms: u64) -> String {
+    pub fn starts_in_full(&self, subject: &str, now_ms: u64) -> String {
         let (made, expected) = (self.plan.is_some(), self.expected.as_ref());
         match starts_when(now_ms, self.expected_ms, expected, (self.by_hours, made)) {
-            Some(when) => format!("starts {when}"),
-            None if made => "starts when the others have made room".to_owned(),
+            Some(when) => format!("{subject}starts {when}"),
+            None if made => format!("{subject}starts when the others have made room"),
             None if !self.alone.is_empty() => "start time unknown".to_owned(),
             None => messages::start_unknown(),
         }

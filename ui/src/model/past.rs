@@ -93,16 +93,21 @@ impl Past {
         self.view = Some(answer);
     }
 
-    /// The query for this claim, which began at that time (Unix milliseconds), if the data are missing or old.
-    pub(crate) fn claim_question(&mut self, id: &str, since: u64, now: u64) -> Option<HistorySpec> {
+    /// The query for this claim, which began at that time, if the data are missing or old.
+    pub(crate) fn claim_question(
+        &mut self,
+        id: &str,
+        since_ms: u64,
+        now_ms: u64,
+    ) -> Option<HistorySpec> {
         let (_, _, fresh_ms) = Span::Hour.about();
         let asked = self.asked_claim.as_ref();
-        if asked.is_some_and(|(of, at)| of == id && now.saturating_sub(*at) < fresh_ms) {
+        if asked.is_some_and(|(of, at)| of == id && now_ms.saturating_sub(*at) < fresh_ms) {
             return None;
         }
-        self.asked_claim = Some((id.to_owned(), now));
+        self.asked_claim = Some((id.to_owned(), now_ms));
         Some(HistorySpec {
-            from_ms: since,
+            from_ms: since_ms,
             points: POINTS,
             by: HistoryBy::Claim,
             key: Some(id.to_owned().into()),

@@ -85,7 +85,7 @@ pub(super) fn detail(model: &Model, id: &str, look: &Look, cols: usize) -> Vec<L
     for text in waiting.alone.iter().take(2) {
         tell("", text, theme.text);
     }
-    let start = waiting.starts_in_full(model.clock.now_ms);
+    let start = waiting.starts_in_full("", model.clock.now_ms);
     let party = waiting.party.as_ref().unwrap_or(&waiting.user);
     let within = format!("; within the guarantee of {party}");
     let within = Some(within)

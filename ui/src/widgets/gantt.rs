@@ -37,8 +37,12 @@ impl Widget for Gantt<'_> {
             let from = Self::column(segment.from, area.width);
             let to = Self::column(segment.to, area.width).max(from);
             let cols = usize::from(to - from);
-            let planned = usize::from(segment.planned);
-            let fill = [["=", "-"], ["━", "╌"]][usize::from(glyphs.lines)][planned];
+            let fill = match (segment.planned, glyphs.lines) {
+                (false, true) => "━",
+                (true, true) => "╌",
+                (false, false) => "=",
+                (true, false) => "-",
+            };
             let end = usize::from(segment.limit && cols > 0);
             // The whole label, or a readable part of it, or the first name.
             let room = cols - end;
@@ -49,7 +53,11 @@ impl Widget for Gantt<'_> {
                 _ if width(first) <= room => first.to_owned(),
                 _ => String::new(),
             };
-            let style = [theme.text, theme.dim][planned];
+            let style = if segment.planned {
+                theme.dim
+            } else {
+                theme.text
+            };
             let mut text = label;
             if !text.is_empty() && width(&text) + end + 1 < cols {
                 text.push(' ');

@@ -207,7 +207,10 @@ impl Page<'_> {
             let text = format!("{n}: {used} GiB used without a claim, without a limit");
             return self.tell("GPU", text);
         }
-        let was = ["", "on no GPU now, last on "][usize::from(claim.place.in_host())];
+        let was = match claim.place.in_host() {
+            true => "on no GPU now, last on ",
+            false => "",
+        };
         let (size, limit) = (percent(g.sm_request * 100.0), percent(g.sm_limit * 100.0));
         let text = format!("{was}{n}: size {size} %, up to {limit} %");
         self.tell("GPU", text);

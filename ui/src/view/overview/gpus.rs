@@ -68,12 +68,16 @@ fn held(view: &View<'_>, claim: &ClaimView, part: &ClaimGpu, bytes: impl Fn(u64)
     let used = compute(part, view.snapshot).map(|f| f.value / 100.0);
     let size = part.sm_request;
     // With a size of zero, all use is within the claim.
-    let burst = used.map_or(0.0, |u| (u - size).max(0.0));
-    let burst = if size > 0.0 { burst } else { 0.0 };
-    let used = used.map(|u| match size > 0.0 {
-        true => (u / size).min(1.0),
-        false => u / part.mem_used.map_or(0.0, &bytes).max(u).max(0.001),
-    });
+    let (used, burst) = match size > 0.0 {
+        true => (
+            used.map(|u| (u / size).min(1.0)),
+            used.map_or(0.0, |u| (u - size).max(0.0)),
+        ),
+        false => {
+            let memory = part.mem_used.map_or(0.0, &bytes);
+            (used.map(|u| u / memory.max(u).max(0.001)), 0.0)
+        }
+    };
     let kind = if mine { Kind::Mine } else { Kind::Held };
     let whole = size.max(bytes(part.mem_request)).max(0.001);
     let names = moved.chain(names.iter().map(|n| n.trim_end().to_owned()));
