@@ -364,6 +364,8 @@ impl Station {
         if let Some(mut child) = self.service.take() {
             kill(Pid::from_raw(child.id().cast_signed()), signal)
                 .context("cannot signal the service")?;
+            // A test may have stopped it, and would wait here for ever if it fails before it lets the service go on.
+            let _ = kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGCONT);
             child.wait()?;
             self.remains().remember();
         }
