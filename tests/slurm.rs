@@ -96,7 +96,7 @@ fn workstation(strict: bool) -> Station {
     station_with(|o| {
         o.strict = strict;
         o.config = "[claims]\nleftover-grace = \"1s\"\n\n[slurm]\ngpus = [2, 3]\n".to_owned();
-        o.costs = "spin_1ms 1000000ns\n".to_owned();
+        o.costs = "spin_1ms 1000000ns\ntrain_step 4ms\n".to_owned();
     })
 }
 
@@ -1755,6 +1755,19 @@ impl Holder {
             (said.contains(words) == has).then_some(())
         });
     }
+
+    /// Seconds for which the job has had half a GPU, by Slurm and by gshare.
+    fn clocks(&self, slurm: &Slurm) -> [f64; 2] {
+        let job = self.job.to_string();
+        let shown = slurm.says(0, &["squeue", "--noheader", "--format=%M", "--jobs", &job]);
+        let number = |word: &str| word.parse::<f64>().expect("minutes and seconds");
+        let slurms = shown
+            .split(':')
+            .fold(0.0, |sum, word| sum * 60.0 + number(word));
+        let shown = slurm.json(&["ps", "--job", &job, "--json"]);
+        let claimed = shown["claims"][0]["usage"]["claimed_gpu_s"].as_f64();
+        [slurms, claimed.expect("known") / 0.5]
+    }
 }
 
 #[test]
@@ -1762,13 +1775,14 @@ fn a_suspended_job_gives_its_memory_to_the_host_and_gets_it_again() {
     let Some(mut slurm) = Slurm::start("suspended jobs", How::Cgroups) else {
         return;
     };
+    let begun = Instant::now();
     let mut holder = Holder::start(&slurm);
 
     // The program has a call to make while it runs for the transfer: the call waits, and brings nothing back.
     holder.order(&slurm, "suspend");
     holder.program.tell("sum 0");
     holder.is_away(&slurm);
-    std::thread::sleep(Duration::from_secs(2));
+    std::thread::sleep(Duration::from_secs(8));
     holder.is_away(&slurm);
     let job = format!("slurm-{}", holder.job);
     let mut restore = slurm.station.command();
@@ -1778,6 +1792,10 @@ fn a_suspended_job_gives_its_memory_to_the_host_and_gets_it_again() {
     holder.order(&slurm, "resume");
     assert_eq!(holder.program.line(), holder.has.0);
     holder.is_back(&slurm);
+    // gshare's clock of the job stood meanwhile, as Slurm's does; it runs until the memory has left the GPU.
+    let ([slurms, own], all) = (holder.clocks(&slurm), begun.elapsed().as_secs_f64());
+    println!("the job has run for {slurms} s by Slurm, {own:.1} s by gshare, of {all:.1} s");
+    assert!(slurms < all - 8.0 && own > slurms - 2.0 && own < slurms + 5.0);
 
     // A signal is not Slurm's wish.
     let members = slurm.claims().remove(0).members;

@@ -1,14 +1,18 @@
 //! Several machines: an `ssh` that finds the service of each in a directory.
 
 use std::fs;
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
-use std::process::Command;
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
 use super::fake::{Home, code, complains, stderr, stdout};
 use super::lists::snapshot;
+use crate::support::users::{Users, account, as_user};
+use crate::support::{SOON, root, station, until};
 
 /// `gshare` with an ssh that starts the gshare of `box`, hangs at `dead` and refuses at `closed`.
 fn gshare(home: &Home, args: &[&str]) -> Command {
@@ -183,4 +187,91 @@ fn reports_of_several_machines_are_one() {
     let said = stderr(&refused);
     assert!(said.contains("boxb.json is not a gshare report"), "{said}");
     assert!(said.contains("gshare report --json > HOST.json"), "{said}");
+}
+
+/// OpenSSH itself, from this machine to this machine, both ends as an ordinary user.
+#[test]
+fn openssh_carries_figures_words_and_exit_statuses() {
+    let test = "gshare by OpenSSH";
+    if !root(test) {
+        return;
+    }
+    let programs = ["/usr/sbin/sshd", "/usr/bin/ssh", "/usr/bin/ssh-keygen"];
+    if let Some(missing) = programs.iter().find(|path| !Path::new(path).exists()) {
+        println!("skipped: {test}: {missing} is not installed");
+        return;
+    }
+    let (station, users) = (station(), Users::some(1));
+    let uid = users.uid(0);
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = |name: &str| dir.path().join(name).display().to_string();
+    for key in ["host", "own"] {
+        let made = Command::new("ssh-keygen")
+            .args(["-q", "-t", "ed25519", "-N", "", "-f", &path(key)])
+            .status();
+        assert!(made.expect("it runs").success());
+    }
+    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
+    let port = listener.local_addr().expect("known").port();
+    drop(listener);
+    let bin = station.program();
+    let bin = bin.parent().expect("a directory").display();
+    let sshd = format!(
+        "ListenAddress 127.0.0.1\nPort {port}\nHostKey {}\nAuthorizedKeysFile {}\nStrictModes no\nUsePAM no\nPidFile none\n\
+         SetEnv PATH={bin}:/usr/bin:/bin GSHARE_SOCKET={}\n",
+        path("host"),
+        path("own.pub"),
+        station.socket().display()
+    );
+    let ssh = format!(
+        "Host box\nHostName 127.0.0.1\nPort {port}\nIdentityFile {}\nStrictHostKeyChecking no\n\
+         UserKnownHostsFile /dev/null\nLogLevel ERROR\n",
+        path("own")
+    );
+    let wrapper = format!(
+        "#!/bin/sh\nexec /usr/bin/ssh -F {} \"$@\"\n",
+        path("config")
+    );
+    for (name, text) in [("sshd_config", sshd), ("config", ssh), ("ssh", wrapper)] {
+        fs::write(path(name), text).expect("written");
+    }
+    account("chmod", &["755", &path(""), &path("ssh")]);
+    account("chown", &["-R", users.name(0), &path("")]);
+    let mut server = Command::new("/usr/sbin/sshd");
+    server.args(["-D", "-e", "-f", &path("sshd_config")]);
+    let mut server = as_user(server, uid)
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("starts");
+    until("sshd listens", SOON, || {
+        TcpStream::connect(("127.0.0.1", port)).ok()
+    });
+
+    let gshare = |args: &[&str]| {
+        let mut command = Command::new(station.program());
+        let own = std::env::var("PATH").expect("set");
+        command
+            .args(args)
+            .env("PATH", format!("{}:{own}", path("")));
+        command.env_remove("GSHARE_SOCKET");
+        as_user(command, uid).output().expect("gshare")
+    };
+    let nodes = gshare(&["nodes", "--json", "box"]);
+    let words = ["claim", "--on", "box", "-q", "-g", "0.5", "--", "sh", "-c"];
+    let script = "printenv GSHARE_CLAIM_ID; echo \"it's  $1\"; exit 7";
+    let ran = gshare(&[&words[..], &[script, "sh", "a  $b"]].concat());
+    server.kill().expect("killed");
+    server.wait().expect("ended");
+    let closed = stdout(&gshare(&["nodes", "box"]));
+    let said: Value = serde_json::from_slice(&nodes.stdout).expect("JSON");
+    let row = &said["nodes"][0];
+    assert_eq!(
+        (&row["silent"], &row["node"]["free_now"]),
+        (&Value::Null, &json!(4.0)),
+        "{said}"
+    );
+    let printed = "1\nit's  a  $b\n".to_owned();
+    let what = (code(&ran), stdout(&ran));
+    assert_eq!(what, (Some(7), printed), "{}", stderr(&ran));
+    assert!(closed.contains("Connection refused"), "{closed}");
 }

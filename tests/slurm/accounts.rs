@@ -1,5 +1,7 @@
 //! Accounts, limits and billing in slurmdbd beside what gshare says of the same jobs.
 
+use gshare::demo::Job;
+
 use super::*;
 
 /// What accounts need beside Slurm.
@@ -32,6 +34,7 @@ impl Slurm {
         let conf = std::fs::read_to_string(&file).expect("UTF-8");
         let conf = conf
             .replace("CR_Core", "CR_Core_Memory")
+            .replace("RealMemory=1000", "RealMemory=30000")
             .replace("jobacct_gather/none", "jobacct_gather/cgroup");
         let conf = format!(
             "{conf}\n{}\nAccountingStorageType=accounting_storage/slurmdbd\nAccountingStorageHost=127.0.0.1\n\
@@ -149,9 +152,19 @@ fn accounts_bill_and_limit_the_parts_of_gpus() {
     }
     slurm.manage("modify account vision set GrpTRES=gres/shard=50");
 
-    // Slurm measures the job, which is in its cgroups, and gshare has the user's account without being told.
-    let script = format!("perl -e '$x = \"a\" x (60 << 20); sleep 1000' & exec {client}");
-    let half = ["srun", "--gres=gshare:0.5", "sh", "-c", &script];
+    // Slurm measures the job, which is in its cgroups, and gshare has the user's account without being told. It keeps
+    // half of the GPU's SMs busy while its limit lets it.
+    let work = Job::Steady {
+        kernel: "train_step".to_owned(),
+        grid: 66,
+        block: 1024,
+        mib: 64,
+        pause_ms: 0,
+    };
+    let (work, program) = (work.arguments().join(" "), slurm.station.laboratory());
+    let work = format!("{} {work}", program.display());
+    let script = format!("perl -e '$x = \"a\" x (60 << 20); sleep 1000' & {work} & exec {client}");
+    let half = ["srun", "--gres=gshare:0.5", "--mem=1G", "sh", "-c", &script];
     let mut half = Raw::start(slurm.command(ada, &half));
     let view = slurm.claim("slurm-1");
     assert_eq!(
@@ -277,11 +290,15 @@ fn accounts_bill_and_limit_the_parts_of_gpus() {
         let all = claimed.iter().all(|(account, sum)| agrees(account, *sum));
         all.then_some(())
     });
-    comments(&slurm);
+    // The truth about compute, as a part of what the job had: no other job computed.
+    let gpu = &board(&slurm.station).snapshot().gpus[2];
+    let worked = gpu.sm_ns as f64 / 1e9 / f64::from(gpu.model.sms);
+    comments(&slurm, 100.0 * worked / (0.5 * jobs[&1].2));
 }
 
-/// Comments from the nodes that answer, by ssh or on this machine; those of others stay.
-fn comments(slurm: &Slurm) {
+/// Comments from the nodes that answer, by ssh or on this machine; those of others stay. `worked` is the compute of job
+/// 1, in percent.
+fn comments(slurm: &Slurm, worked: f64) {
     slurm.manage("modify job where jobid=2 set AdminComment=theirs");
     let config = slurm.station.dir().join("gshare.toml");
     let config = config.display();
@@ -313,11 +330,16 @@ fn comments(slurm: &Slurm) {
         "{said}"
     );
     let first = of("1");
-    let memory = first.strip_prefix("gshare: compute 0 % and memory ");
-    let memory = memory.and_then(|rest| rest.split(' ').next()?.parse::<f64>().ok());
+    let percent = |after: &str| {
+        let word = first.split_once(after)?.1.split(' ').next()?;
+        word.trim_start_matches('~').parse::<f64>().ok()
+    };
+    println!("{first}; compute by the board: {worked:.1} %");
+    let (compute, memory) = (percent("gshare: compute "), percent(" and memory "));
     assert!(
-        memory.is_some_and(|percent| (50.0..85.0).contains(&percent)),
-        "{first}"
+        compute.is_some_and(|percent| percent > 10.0 && (percent - worked).abs() < 10.0)
+            && memory.is_some_and(|percent| (50.0..85.0).contains(&percent)),
+        "{first} {worked}"
     );
     assert_eq!(of("2"), "theirs");
     let said = comment(&[]);
