@@ -22,7 +22,7 @@ use gshare_proto::ClaimView;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use support::users::{Users, as_user, reachable};
-use support::{FULL, Random, Raw, SOON, board, root, station_with, text, until};
+use support::{FULL, GIB, Random, Raw, SOON, board, root, station_with, text, until};
 
 const HEADER: &str = "/usr/include/slurm/spank.h";
 
@@ -1683,11 +1683,12 @@ struct Holder {
 }
 
 impl Holder {
-    fn start(slurm: &Slurm) -> Self {
+    fn start(slurm: &Slurm, options: &[&str], bytes: u64) -> Self {
         let (ada, _) = slurm.uids();
-        let words = ["srun", "--gres=gshare:0.5", &slurm.client()];
+        let client = slurm.client();
+        let words = [&["srun"], options, &[&client]].concat();
         let mut program = Raw::start(slurm.command(ada, &words));
-        assert_eq!(program.ask("alloc 1073741824"), "ok 0");
+        assert_eq!(program.ask(&format!("alloc {bytes}")), "ok 0");
         assert_eq!(program.ask("fill 0 7"), "ok");
         let claim = slurm.claims().remove(0);
         let job = claim.slurm_job.expect("a job");
@@ -1699,7 +1700,7 @@ impl Holder {
             job,
         };
         holder.has.1 = holder.on_gpu(slurm);
-        assert!(holder.has.1 > 1 << 30, "{}", holder.has.1);
+        assert!(holder.has.1 > bytes, "{}", holder.has.1);
         holder
     }
 
@@ -1746,14 +1747,15 @@ impl Holder {
         assert_eq!(slurm.claims().remove(0).place.word, None);
     }
 
-    /// Waits until `gshare why` has these words, or has them no more.
-    fn why(&self, slurm: &Slurm, has: bool, words: &str) {
+    /// Waits until `gshare why` has these words, or has them no more; returns all of its words.
+    fn why(&self, slurm: &Slurm, has: bool, words: &str) -> String {
         let name = format!("slurm-{}", self.job);
         let mut said = String::new();
         until("gshare says why its memory stays", SOON, || {
             said = slurm.tells(slurm.uids().0, &["why", &name]);
             (said.contains(words) == has).then_some(())
         });
+        said
     }
 
     /// Seconds for which the job has had half a GPU, by Slurm and by gshare.
@@ -1776,7 +1778,7 @@ fn a_suspended_job_gives_its_memory_to_the_host_and_gets_it_again() {
         return;
     };
     let begun = Instant::now();
-    let mut holder = Holder::start(&slurm);
+    let mut holder = Holder::start(&slurm, &["--gres=gshare:0.5"], GIB);
 
     // The program has a call to make while it runs for the transfer: the call waits, and brings nothing back.
     holder.order(&slurm, "suspend");
@@ -1796,6 +1798,23 @@ fn a_suspended_job_gives_its_memory_to_the_host_and_gets_it_again() {
     let ([slurms, own], all) = (holder.clocks(&slurm), begun.elapsed().as_secs_f64());
     println!("the job has run for {slurms} s by Slurm, {own:.1} s by gshare, of {all:.1} s");
     assert!(slurms < all - 8.0 && own > slurms - 2.0 && own < slurms + 5.0);
+
+    // Slurm suspends it again while its memory comes back.
+    for _ in 0..2 {
+        holder.order(&slurm, "suspend");
+        holder.is_away(&slurm);
+        holder.order(&slurm, "resume");
+        holder.program.tell("sum 0");
+        until("its memory comes back", SOON, || {
+            let word = slurm.claims().remove(0).place.word;
+            (word.as_deref() != Some("offloaded")).then_some(())
+        });
+        holder.order(&slurm, "suspend");
+        holder.is_away(&slurm);
+        holder.order(&slurm, "resume");
+        assert_eq!(holder.program.line(), holder.has.0);
+        holder.is_back(&slurm);
+    }
 
     // A signal is not Slurm's wish.
     let members = slurm.claims().remove(0).members;

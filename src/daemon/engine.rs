@@ -11,7 +11,7 @@ use gshare_enforcer::checkpoint::Engine;
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::connection::Sender;
-use super::msg::{LeverMsg, Msg, Unable};
+use super::msg::{LeverMsg, Msg, Outcome, Unable};
 use super::world::World;
 
 /// Hidden first argument of that process.
@@ -66,9 +66,13 @@ impl LeverState {
     }
 
     /// The lever has ended; returns how long it took.
-    pub(crate) fn ended(&mut self, id: ClaimId) -> Option<Duration> {
-        let since = self.claims.get_mut(&id)?.since.take();
-        since.map(|at| at.elapsed())
+    pub(crate) fn ended(&mut self, id: ClaimId, outcome: &Outcome) -> Option<Duration> {
+        let lever = self.claims.get_mut(&id)?;
+        if matches!(outcome, Outcome::Done) {
+            // A job that Slurm suspends again is another.
+            lever.stopped = None;
+        }
+        lever.since.take().map(|at| at.elapsed())
     }
 
     /// Starts the engine early, because `cuInit` is slow.

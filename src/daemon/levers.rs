@@ -69,7 +69,7 @@ pub(crate) fn carry_out(
             return failed.into_iter().collect();
         }
         LeverCommand::LeverDone(id, outcome) => {
-            let took = with.levers.ended(id);
+            let took = with.levers.ended(id, &outcome);
             return done(&with.world(), id, outcome, took);
         }
         LeverCommand::LeverFailed { id, failure, why } => {

@@ -105,7 +105,7 @@ pub(super) struct Job {
     /// Bytes of the claim.
     pub(super) bytes: u64,
     pub(super) patience: Patience,
-    /// Slurm has suspended it.
+    /// Slurm has suspended it, or resumed it since.
     pub(super) suspended: Option<Suspended>,
     pub(super) tell: Tell,
     /// Processes that the driver has lost, or does not answer for.
@@ -213,7 +213,10 @@ impl Job {
                 Some(job) => self.out_of_suspended(job),
                 None => self.out_or_stay(),
             },
-            Kind::Unpark(maps) => self.come_back(maps.as_ref()),
+            Kind::Unpark(maps) => match &self.suspended {
+                Some(job) => job.while_running(|| self.come_back(maps.as_ref())),
+                None => self.come_back(maps.as_ref()),
+            },
             Kind::Move {
                 there,
                 back,
@@ -479,9 +482,7 @@ impl Job {
         if job.is_new {
             self.host_room()?;
         }
-        let done = job.while_running(|| self.out_or_stay());
-        job.settle();
-        done
+        job.while_running(|| self.out_or_stay())
     }
 
     /// Whether the host has room, including the limits of the claim's cgroup.

@@ -11,7 +11,7 @@ use gshare_enforcer::cgroup::ClaimCgroup;
 use gshare_enforcer::proc;
 
 use super::job::procs_below;
-use super::suspended::{Suspended, is_stopped_task, is_suspended, no_answer};
+use super::suspended::{Suspended, is_frozen, is_stopped_task, is_suspended, no_answer};
 use crate::daemon::engine::{LeverState, Stopped};
 use crate::daemon::journal::HoldingRecord;
 use crate::daemon::live::Live;
@@ -23,17 +23,19 @@ use crate::daemon::world::World;
 const ASK_AGAIN: Duration = Duration::from_secs(30);
 
 impl Suspended {
-    /// The job of a claim that is offloaded because Slurm has suspended it.
+    /// The job of a claim that is offloaded because Slurm has suspended it, or restored after Slurm has resumed it.
     pub(super) fn of(world: &World<'_>, live: &Live, is_new: bool) -> Option<Self> {
-        let HoldingRecord::Parking { thawed, .. } = &live.record.holding else {
-            return None;
+        let job = slurm::job_of(&live.record)?;
+        let steps = match &live.record.holding {
+            HoldingRecord::Parking { thawed, .. } => thawed.clone(),
+            HoldingRecord::Unparking { .. } => steps(live, |_| true),
+            _ => Vec::new(),
         };
-        let job = slurm::job_of(&live.record).filter(|_| !thawed.is_empty())?;
-        Some(Self {
+        (!steps.is_empty()).then(|| Self {
             is_new,
             job,
             conf: conf(world, job),
-            steps: thawed.clone(),
+            steps,
         })
     }
 }
@@ -46,15 +48,11 @@ fn conf(world: &World<'_>, job: u32) -> Option<String> {
     conf.map(str::to_owned)
 }
 
-/// The frozen cgroups of the steps that have the job's programs on GPUs; none if one of them is not frozen.
-fn frozen_steps(live: &Live) -> Vec<PathBuf> {
+/// The cgroups of those `such` steps that have the job's programs on GPUs; none if one of the programs is elsewhere.
+fn steps(live: &Live, such: impl Fn(&PathBuf) -> bool) -> Vec<PathBuf> {
     let dir = live.cgroup.iter().map(ClaimCgroup::dir);
     let steps = dir.filter_map(|dir| fs::read_dir(dir).ok()).flatten();
     let steps = steps.flatten().map(|step| step.path().join("user"));
-    let is_frozen = |step: &PathBuf| {
-        let freeze = fs::read_to_string(step.join("cgroup.freeze"));
-        freeze.is_ok_and(|text| text.trim() == "1")
-    };
     let mut running: BTreeSet<i32> = live.members.keys().map(|m| m.pid).collect();
     let has_members = |step: &PathBuf| {
         let before = running.len();
@@ -63,12 +61,16 @@ fn frozen_steps(live: &Live) -> Vec<PathBuf> {
         }
         running.len() < before
     };
-    let steps: Vec<PathBuf> = steps.filter(is_frozen).filter(has_members).collect();
+    let steps: Vec<PathBuf> = steps.filter(such).filter(has_members).collect();
     if running.is_empty() {
         steps
     } else {
         Vec::new()
     }
+}
+
+fn frozen_steps(live: &Live) -> Vec<PathBuf> {
+    steps(live, |step| is_frozen(step))
 }
 
 /// The cgroups to thaw so that the memory of a suspended job can be moved, or why that cannot be.

@@ -6,8 +6,9 @@
 
 use std::fs;
 use std::io::{self, ErrorKind};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
@@ -27,19 +28,23 @@ pub(super) struct Suspended {
     pub(super) job: u32,
     /// slurm.conf, if it is not the usual one.
     pub(super) conf: Option<String>,
-    /// Frozen cgroups of its steps.
+    /// Cgroups of its steps.
     pub(super) steps: Vec<PathBuf>,
 }
 
 impl Suspended {
-    /// Does something while its programs run, also if Slurm resumes the job and suspends it again.
+    /// Does something while its programs run, also if Slurm suspends the job meanwhile. If they were frozen, they are
+    /// in the end what Slurm wants.
     pub(super) fn while_running<T>(&self, work: impl FnOnce() -> T) -> T {
-        std::thread::scope(|scope| {
+        // An earlier service may have thawed them.
+        let thawed = AtomicBool::new(!self.is_new);
+        let thaw = || thawed.fetch_or(self.thaw(), Ordering::Relaxed);
+        let done = std::thread::scope(|scope| {
             let (working, end) = mpsc::channel::<()>();
-            self.thaw();
+            thaw();
             let again = move || {
                 while end.recv_timeout(AGAIN) == Err(RecvTimeoutError::Timeout) {
-                    self.thaw();
+                    thaw();
                 }
             };
             let thread = std::thread::Builder::new().name("thaw".to_owned());
@@ -49,11 +54,18 @@ impl Suspended {
             let done = work();
             drop(working);
             done
-        })
+        });
+        if thawed.into_inner() {
+            self.settle();
+        }
+        done
     }
 
-    /// Lets its programs run.
-    fn thaw(&self) {
+    /// Lets its programs run; whether they were frozen.
+    fn thaw(&self) -> bool {
+        if !self.steps.iter().any(|step| is_frozen(step)) {
+            return false;
+        }
         self.set(false);
         let all = self.steps.iter().flat_map(|step| procs_below(step));
         for task in all.filter_map(proc::stat).filter(is_stopped_task) {
@@ -62,10 +74,11 @@ impl Suspended {
                 let _ = task.signal(Signal::SIGCONT as i32);
             }
         }
+        true
     }
 
     /// Freezes its programs again, unless Slurm has resumed them.
-    pub(super) fn settle(&self) {
+    fn settle(&self) {
         for frozen in [true, false].into_iter().cycle() {
             self.set(frozen);
             if self.is_suspended() == frozen {
@@ -128,6 +141,12 @@ fn says_suspended(job: u32, shown: &str) -> bool {
     let own = format!("JobId={job} ");
     let line = shown.lines().find(|line| line.starts_with(&own));
     line.is_some_and(|line| line.contains(" JobState=SUSPENDED "))
+}
+
+/// Whether a cgroup is frozen, or about to be.
+pub(super) fn is_frozen(step: &Path) -> bool {
+    let freeze = fs::read_to_string(step.join("cgroup.freeze"));
+    freeze.is_ok_and(|text| text.trim() == "1")
 }
 
 /// Slurm signals only the children of slurmstepd, and continues them when it resumes the job.
