@@ -42,10 +42,10 @@ fn context() -> Option<Handle> {
     (result == SUCCESS && context != 0).then_some(context)
 }
 
-/// The context of the stream that the hook's caller means: a launch goes there whatever the thread's context.
+/// The context of the stream that the hook's caller means: a launch goes there whatever the thread's context. The
+/// thread's own may be green, and its events are the primary one's.
 pub(crate) fn context_of(stream: Handle) -> Option<Handle> {
-    let named = (stream > PER_THREAD).then(|| relaxed(|| context_named(stream)));
-    named.flatten().or_else(context)
+    relaxed(|| context_named(stream)).or_else(context)
 }
 
 /// The context that the driver names; the primary one for a stream of a green context, whose events it is for.

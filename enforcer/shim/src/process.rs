@@ -141,7 +141,11 @@ impl Process {
         if result != SUCCESS {
             return None;
         }
-        self.gpu_of_device(device).map(|gpu| (gpu, context))
+        let gpu = self.gpu_of_device(device)?;
+        // What a green context has belongs to its device's primary one.
+        let is_green = self.contexts.greens().values().any(|of| *of == device);
+        let owner = self.contexts.primary(gpu).filter(|_| is_green);
+        Some((gpu, owner.unwrap_or(context)))
     }
 
     pub(crate) fn remember(&self, pointer: u64, live: Live) {

@@ -614,13 +614,28 @@ fn a_release_that_is_not_the_last_does_not_wait_for_the_gpu() {
 /// A device's last green context ends the primary one, with the gate's events: after their last look.
 #[test]
 fn the_last_launch_of_a_green_context_counts() {
+    last_launch_counts(|_, _, stream| stream);
+}
+
+/// The same on the default stream of a thread whose context it is.
+#[test]
+fn the_last_launch_in_a_green_context_counts() {
+    last_launch_counts(|client, green, _| {
+        let context = client.must(&format!("from_green {green}"));
+        client.must(&format!("current {context}"));
+        0
+    });
+}
+
+fn last_launch_counts(stream: impl Fn(&mut Client, u64, u64) -> u64) {
     let rig = Rig::new();
     let (mut client, kernel, _) = rig.member();
-    let stream = client.must("green_stream");
-    let green = client.must(&format!("green_of {stream}"));
+    let own = client.must("green_stream");
+    let green = client.must(&format!("green_of {own}"));
     client.must("retain 0");
     client.must("release 0");
     client.must("release 0");
+    let stream = stream(&mut client, green, own);
     // An end that comes so late is not seen at once.
     client.must(&format!("hold {stream} 500"));
     client.must(&format!("launch_on {kernel} {stream}"));

@@ -300,6 +300,27 @@ fn a_green_context_is_charged_like_the_primary_one_that_it_keeps() {
     assert_eq!(rig.desk.charged(0), 0);
 }
 
+/// What a green context allocates belongs to the device's primary one.
+#[test]
+fn memory_of_a_green_context_goes_with_the_primary_one() {
+    let rig = Rig::new(1, 64 * MIB);
+    let mut client = rig.client();
+    client.begin(0);
+    let green = client.must("green");
+    let context = client.must(&format!("from_green {green}"));
+    client.must(&format!("current {context}"));
+    client.must(&format!("alloc {}", 8 * MIB));
+    client.must(&format!("green_destroy {green}"));
+    let held = rig.overhead + 8 * MIB;
+    assert_eq!(
+        (rig.desk.charged(0), rig.used()),
+        (held, held),
+        "it goes on"
+    );
+    client.must("release 0");
+    assert_eq!((rig.desk.charged(0), rig.used()), (0, 0));
+}
+
 #[test]
 fn what_is_invalid_and_over_the_cap_gets_the_drivers_code() {
     let rig = Rig::new(1, 64 * MIB);

@@ -322,6 +322,7 @@ fn order(cuda: &Library, context: &mut usize, words: &[&str]) -> (i32, u64) {
                 code => code.unwrap_or(0),
             }
         }
+        "from_green" => call!(cuda, "cuCtxFromGreenCtx", (to => *mut u64, number(1) => u64)),
         "green_of" => call!(cuda, "cuStreamGetGreenCtx", (number(1) => u64, to => *mut u64)),
         "green_destroy" => call!(cuda, "cuGreenCtxDestroy", (number(1) => u64)),
         "kernel" => kernel(cuda, &code(0), to),

@@ -52,6 +52,11 @@ fn stack<T>(f: impl FnOnce(&mut Vec<u64>) -> T) -> R<T> {
         .map_err(|_| INVALID_CONTEXT)
 }
 
+/// The calling thread's context as the program named it; 0 if there is none.
+pub(crate) fn top() -> u64 {
+    stack(|s| s.last().copied()).ok().flatten().unwrap_or(0)
+}
+
 impl Tables {
     /// Tickets of the unfinished work of a context.
     pub(crate) fn live_of(&self, context: u64) -> Vec<u64> {
@@ -75,7 +80,7 @@ impl Driver {
     /// The calling thread's context, even if an error has ended it.
     fn current_any(&self, t: &Tables) -> R<u64> {
         let top = stack(|s| s.last().copied())?;
-        let handle = top.filter(|h| *h != 0).ok_or(INVALID_CONTEXT)?;
+        let handle = t.owner(top.filter(|h| *h != 0).ok_or(INVALID_CONTEXT)?);
         if !t.contexts.contains_key(&handle) {
             return Err(CONTEXT_IS_DESTROYED);
         }
@@ -86,7 +91,7 @@ impl Driver {
     pub(crate) fn context_or_current(&self, t: &Tables, handle: u64) -> R<u64> {
         match handle {
             0 => self.current(t),
-            h => t.context(h).map(|_| h),
+            h => t.context(h).map(|_| t.owner(h)),
         }
     }
 

@@ -320,7 +320,7 @@ impl Tables {
 
     pub(crate) fn context(&self, handle: u64) -> R<&Context> {
         self.contexts
-            .get(&handle)
+            .get(&self.owner(handle))
             .ok_or(crate::code::INVALID_CONTEXT)
     }
 

@@ -1,10 +1,11 @@
 //! Green contexts: a part of a device's SMs, with streams of its own in the device's primary context. Here the part is
 //! always the whole device.
 
-use crate::code::{INVALID_CONTEXT, INVALID_VALUE, NOT_SUPPORTED};
+use crate::code::{INVALID_CONTEXT, INVALID_HANDLE, INVALID_VALUE, NOT_SUPPORTED};
+use crate::context;
 use crate::driver::Tables;
 use crate::ffi::{In, Out, export, export_stream};
-use crate::stream::{NON_BLOCKING, Stream};
+use crate::stream::{NON_BLOCKING, PER_THREAD, Stream};
 
 /// `CUdevResource`.
 #[derive(Clone, Copy)]
@@ -18,11 +19,33 @@ struct Resource {
 
 /// `CU_DEV_RESOURCE_TYPE_SM`.
 const SM: u32 = 1;
+/// The handle of a green context as a context is its own with this bit.
+const AS_CONTEXT: u64 = 1;
 
 impl Tables {
-    /// The green context of a stream; 0 if it has none.
+    /// The context that a handle stands for: for a green context's the device's primary one.
+    pub(crate) fn owner(&self, handle: u64) -> u64 {
+        let device = self.greens.get(&(handle ^ AS_CONTEXT));
+        let primary = device.and_then(|device| self.primaries[*device as usize].context);
+        primary.unwrap_or(handle)
+    }
+
+    /// The calling thread's green context; 0 if it has none.
+    pub(crate) fn current_green(&self) -> u64 {
+        let green = context::top() ^ AS_CONTEXT;
+        if self.greens.contains_key(&green) {
+            green
+        } else {
+            0
+        }
+    }
+
+    /// The green context of a program's stream; 0 if it has none.
     fn green(&self, stream: u64) -> u64 {
-        self.streams.get(&stream).map_or(0, |stream| stream.green)
+        match stream {
+            ..=PER_THREAD => self.current_green(),
+            _ => self.streams.get(&stream).map_or(0, |stream| stream.green),
+        }
     }
 }
 
@@ -51,6 +74,11 @@ export! {
         t.greens.insert(green, device);
         out.set(green)
     };
+    cuCtxFromGreenCtx(out: Out<u64>, green: u64) |d| {
+        out.check()?;
+        d.tables().greens.get(&green).ok_or(INVALID_CONTEXT)?;
+        out.set(green | AS_CONTEXT)
+    };
     cuGreenCtxDestroy(green: u64) |d| {
         let device = d.tables().greens.remove(&green).ok_or(INVALID_CONTEXT)?;
         d.release_primary(device)
@@ -69,8 +97,8 @@ export! {
         out.set(handle)
     };
     cuStreamGetGreenCtx(stream: u64, out: Out<u64>) |d| {
-        let s = d.stream(stream)?;
-        out.set(d.tables().green(s))
+        d.stream(stream)?;
+        out.set(d.tables().green(stream))
     };
 }
 
@@ -78,8 +106,11 @@ export_stream! {
     cuStreamGetCtx, cuStreamGetCtx_ptsz(; stream, out: Out<u64>) |d| {
         let s = d.stream(stream)?;
         let t = d.tables();
+        if stream <= PER_THREAD {
+            return out.set(context::top());
+        }
         // Until CUDA 13.
-        if t.green(s) != 0 {
+        if t.green(stream) != 0 {
             return Err(NOT_SUPPORTED);
         }
         out.set(t.stream(s)?.context)
@@ -87,7 +118,10 @@ export_stream! {
     cuStreamGetCtx_v2, cuStreamGetCtx_v2_ptsz(; stream, out: Out<u64>, green: Out<u64>) |d| {
         let s = d.stream(stream)?;
         let t = d.tables();
-        green.set_if(t.green(s));
+        if stream == PER_THREAD && t.current_green() != 0 {
+            return Err(INVALID_HANDLE);
+        }
+        green.set_if(t.green(stream));
         out.set(t.stream(s)?.context)
     };
 }

@@ -154,7 +154,11 @@ impl Driver {
         }
         let handle = t.handle();
         let priority = priority.clamp(-5, 0);
-        let stream = Stream::new(context, flags, priority, false);
+        let green = t.current_green();
+        let stream = Stream {
+            green,
+            ..Stream::new(context, flags, priority, false)
+        };
         t.streams.insert(handle, stream);
         out.set(handle)
     }

@@ -147,7 +147,7 @@ table! {
         cuStreamUpdateCaptureDependencies_v2_ptsz;
     12040: cuFuncGetParamInfo cuFuncIsLoaded cuFuncLoad cuKernelGetParamInfo cuLibraryEnumerateKernels
         cuLibraryGetKernelCount cuModuleGetFunctionCount cuDevResourceGenerateDesc cuDeviceGetDevResource
-        cuGreenCtxCreate cuGreenCtxDestroy cuStreamGetGreenCtx;
+        cuCtxFromGreenCtx cuGreenCtxCreate cuGreenCtxDestroy cuStreamGetGreenCtx;
     12050: cuCtxCreate_v4 cuGreenCtxStreamCreate cuKernelGetLibrary cuStreamGetCtx_v2 cuStreamGetCtx_v2_ptsz;
     12080: cuCheckpointProcessCheckpoint cuCheckpointProcessGetRestoreThreadId cuCheckpointProcessGetState
         cuCheckpointProcessLock cuCheckpointProcessRestore cuCheckpointProcessUnlock cuEventElapsedTime_v2
