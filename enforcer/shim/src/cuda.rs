@@ -49,6 +49,11 @@ pub(crate) const GRAPH_RESERVED_NOW: i32 = 2;
 pub(crate) const NODE_KERNEL: i32 = 0;
 pub(crate) const NODE_GRAPH: i32 = 4;
 pub(crate) const NODE_ALLOC: i32 = 10;
+/// Nodes that may wait for something other than the GPU: host functions, waits for events and for external semaphores,
+/// operations on values in memory.
+pub(crate) const NODES_THAT_WAIT: [i32; 4] = [3, 6, 9, 12];
+/// Nodes that take no time: empty ones, records of events, signals of external semaphores, frees.
+pub(crate) const NODES_OF_NO_TIME: [i32; 4] = [5, 7, 8, 11];
 
 const LOCATION_DEVICE: i32 = 1;
 const LOCATION_DEVICE_PART: i32 = 6;

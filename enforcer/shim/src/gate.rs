@@ -111,6 +111,8 @@ struct Flight {
     due_ns: u64,
     /// Its stream waits for something other than the GPU.
     is_blocked: bool,
+    /// [`Work::own_ns`].
+    own_ns: Option<u64>,
     /// The member has a marker for it.
     marked: bool,
     /// The measured kind, if it counts.
@@ -465,7 +467,7 @@ impl Gate {
         if recorded && inner.member.mark(monotonic_ns(), place, None, 0) {
             // The stream's load ends with it.
             let before = gpu.tally.take(place);
-            inner.fly(gpu, pair, true, place, before, None, None, None);
+            inner.fly(gpu, pair, true, place, before, None, None, None, None);
         } else {
             inner.spare.push(pair);
         }
@@ -499,7 +501,10 @@ impl Gate {
                 let key = key.filter(|_| trial.fills);
                 let usual = trial.grant_ns.and_then(|_| gpu.tally.expected(work.key));
                 let usual_ns = usual.map(|usual| usual.ns);
-                inner.fly(gpu, pair, marked, place, before, key, call, usual_ns);
+                let own_ns = work.own_ns();
+                inner.fly(
+                    gpu, pair, marked, place, before, key, call, usual_ns, own_ns,
+                );
             } else {
                 inner.spare.push(pair);
             }
@@ -581,6 +586,7 @@ impl Inner {
         measured: Option<Key>,
         call: Option<Call>,
         usual_ns: Option<u64>,
+        own_ns: Option<u64>,
     ) {
         let id = self.next_flight;
         self.next_flight += 1;
@@ -589,7 +595,7 @@ impl Inner {
         let fill = known.map(|(fill, _)| fill);
         let expected_ns = known.and_then(|(_, ns)| ns);
         let is_head = self.flights.iter().all(|flight| flight.place != place);
-        let takes_ns = match (usual_ns.or(expected_ns), &call) {
+        let takes_ns = match (usual_ns.or(expected_ns).or(own_ns), &call) {
             (None, Some(_)) => None,
             (own, _) => Some(before.busy_ns + own.unwrap_or(0)),
         };
@@ -602,6 +608,7 @@ impl Inner {
             over_ns: 0,
             due_ns: u64::MAX,
             is_blocked: false,
+            own_ns,
             pair,
             marked,
             measured,

@@ -21,6 +21,9 @@ pub(crate) struct Work {
     pub(crate) local: u64,
     /// Average fill of its kernels; `None` if unknown.
     pub(crate) fill: Option<Fill>,
+    /// Nanoseconds that its kernels take, of a graph that may wait for something other than the GPU in between; `None`
+    /// if unknown.
+    pub(crate) own_ns: Option<u64>,
 }
 
 /// A GPU's memory for graphs.
@@ -65,6 +68,7 @@ impl Graphs {
         };
         let before = work.local;
         work.local = if whole { local } else { local.max(before) };
+        work.own_ns = None;
         work.local > before
     }
 

@@ -768,6 +768,23 @@ fn a_stream_that_waits_for_a_value_holds_up_no_other() {
     });
 }
 
+#[test]
+fn a_graph_that_waits_for_a_host_function_holds_up_no_other() {
+    holds_up_no_other(|client, held, _| {
+        let kernel = client.must("kernel");
+        client.must(&format!("burst {kernel} {held} 4"));
+        client.must(&format!("sync_stream {held}"));
+        std::thread::sleep(Duration::from_millis(100));
+        client.must(&format!("capture {held}"));
+        client.must(&format!("launch_on {kernel} {held}"));
+        client.must(&format!("hold {held} 2000"));
+        client.must(&format!("launch_on {kernel} {held}"));
+        let graph = client.must(&format!("captured {held}"));
+        let exec = client.must(&format!("instantiate {graph}"));
+        client.must(&format!("graph_launch {exec} {held}"));
+    });
+}
+
 /// `hold` lets the first stream wait for two seconds: the process's other streams go on, and no turn is kept for it.
 fn holds_up_no_other(hold: impl Fn(&mut Client, u64, u64)) {
     let rig = Rig::new();

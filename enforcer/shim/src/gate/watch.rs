@@ -186,11 +186,13 @@ impl Gate {
         flight.put_off(now);
         let place = flight.place;
         let was_blocked = flight.is_blocked;
-        let started = head.has_start.then_some(started);
+        // A graph that has begun and should be over waits.
+        let waits = started && flight.own_ns.is_some() && now > flight.over_ns;
+        let started = (head.has_start && !waits).then_some(started);
         flight.is_blocked = if flight.marked {
             member.look(now, place, started)
         } else {
-            started == Some(false) && now > flight.over_ns + BLOCKED_NS
+            (waits || started == Some(false)) && now > flight.over_ns + BLOCKED_NS
         };
         let is_blocked = flight.is_blocked;
         if is_blocked != was_blocked {
@@ -200,7 +202,7 @@ impl Gate {
     }
 
     /// The oldest flight of a stream is over. Returns whether that was news.
-    fn landed(&self, gpu: &Gpu, head: &Head, seen: Seen) -> bool {
+    fn landed(&self, gpu: &Gpu, head: &Head, mut seen: Seen) -> bool {
         let now = monotonic_ns();
         let mut inner = self.lock();
         // The end of its context may have come first.
@@ -208,6 +210,9 @@ impl Gate {
         let Some(flight) = at.and_then(|at| inner.flights.remove(at)) else {
             return false;
         };
+        if let Some(own) = flight.own_ns {
+            seen.elapsed_ns = seen.elapsed_ns.map(|ns| ns.min(own));
+        }
         // There is nothing between the events of a launch that failed.
         let timeless = flight.measured.is_some() && inner.lacks_times(&seen);
         let ran = inner.time(now, head.pair, flight.issued_ns, flight.call, &seen);

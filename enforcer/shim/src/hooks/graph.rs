@@ -311,7 +311,7 @@ pub(crate) unsafe fn launch(
 ) -> CuResult {
     let work = work_of(exec);
     let kernels = work.map_or(1, |work| work.kernels);
-    let launched = Launched::graph(exec);
+    let launched = Launched::graph(exec, work.and_then(|work| work.own_ns));
     let call = || {
         // SAFETY: the caller's own arguments.
         with_memory(work, || unsafe { original(exec, stream) })

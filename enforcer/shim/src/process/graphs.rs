@@ -8,7 +8,7 @@ use super::Process;
 use crate::{
     cuda::{
         AllocNode, CuResult, GRAPH_RESERVED_NOW, GRAPH_USED_NOW, Handle, KernelNode, NODE_ALLOC,
-        NODE_GRAPH, NODE_KERNEL, SUCCESS,
+        NODE_GRAPH, NODE_KERNEL, NODES_OF_NO_TIME, NODES_THAT_WAIT, SUCCESS,
     },
     driver,
     graphs::{Graphs, Work},
@@ -24,6 +24,9 @@ struct Mean {
     /// The same without measurements: kernels count by their rounds of blocks.
     rounds: Load,
     unknown: bool,
+    /// Some nodes may wait for something other than the GPU, and some that are no kernels take time.
+    waits: bool,
+    more: bool,
 }
 
 impl Mean {
@@ -51,6 +54,8 @@ impl Work {
         let mut mean = Mean::default();
         work.add(process, graph, DEEPEST, &mut mean);
         work.fill = mean.fill();
+        let known = mean.waits && !mean.unknown && !mean.more;
+        work.own_ns = known.then_some(mean.total.busy_ns);
         work
     }
 
@@ -100,7 +105,9 @@ impl Work {
                         self.add(process, inner, deeper - 1, mean);
                     }
                 }
-                _ => {}
+                kind if NODES_THAT_WAIT.contains(&kind) => mean.waits = true,
+                kind if NODES_OF_NO_TIME.contains(&kind) => {}
+                _ => mean.more = true,
             }
         }
     }
