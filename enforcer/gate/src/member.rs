@@ -286,6 +286,11 @@ impl Member {
         self.word
     }
 
+    /// Whether more is expected to be on the GPU than a stream may launch without asking.
+    pub fn is_ahead(&self, now: u64) -> bool {
+        self.end_ns > now.saturating_add(CHUNK_NS)
+    }
+
     /// Whether threads wait.
     pub fn has_waiters(&self) -> bool {
         !self.queue.is_empty()

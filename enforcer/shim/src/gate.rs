@@ -328,7 +328,7 @@ impl Gate {
         launch: &Launch,
     ) -> Outcome {
         let (key, stream, place) = (launch.work.key, launch.stream, launch.place);
-        let mut ticket = None;
+        let (mut ticket, mut looked) = (None, false);
         loop {
             let alive = self.service_lives(gpu);
             if !alive {
@@ -340,6 +340,12 @@ impl Gate {
             let view = gpu.gate_view(word, alive);
             let now = monotonic_ns();
             let mut inner = self.lock();
+            if !looked && inner.member.is_ahead(now) {
+                drop(inner);
+                self.catch_up(gpu);
+                looked = true;
+                continue;
+            }
             let granted = inner.grants.remove(&place);
             let unused = if self.see(gpu, &mut inner, now, word) {
                 None
@@ -394,6 +400,7 @@ impl Gate {
             } else {
                 futex_wait(&self.stir, stirred, Some(until), Reach::Process);
             }
+            looked = false;
         }
     }
 

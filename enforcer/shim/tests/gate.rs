@@ -370,6 +370,32 @@ fn a_claim_that_is_alone_for_the_moment_runs_through() {
 }
 
 /// The need of short kernels is reported correctly, also for programs that are always ahead of the GPU and share it.
+/// A graph whose kernel was replaced by a shorter one, and whose program has waited for it.
+#[test]
+fn a_launch_does_not_wait_for_work_that_is_over() {
+    let rig = Rig::with_kernel("200ms");
+    let (mut client, kernel, stream) = rig.member();
+    rig.decide(Mode::Open, 0);
+    client.must(&format!("capture {stream}"));
+    client.must(&format!("launch_on {kernel} {stream}"));
+    let graph = client.must(&format!("captured {stream}"));
+    let exec = client.must(&format!("instantiate {graph}"));
+    client.must(&format!("graph_launch {exec} {stream}"));
+    rig.until("over", |said| !said.busy && said.used_ns > 150 * MS);
+    let costs = rig.desk.directory.path().join("sim/costs");
+    std::fs::write(costs, "idle 1ms\n").unwrap();
+    let short = client.must("kernel");
+    client.must(&format!("change kernel {exec} {graph} 0 {short}"));
+    let begun = Instant::now();
+    for _ in 0..2 {
+        client.tell(&format!("graph_launch {exec} {stream}"));
+        assert_eq!(rig.hear(&mut client).0, 0);
+        client.must(&format!("sync_stream {stream}"));
+    }
+    let took = begun.elapsed().as_millis();
+    assert!(took < 100, "{took} ms for two kernels of 1 ms");
+}
+
 #[test]
 fn short_launches_need_as_much_as_they_take() {
     let rig = Rig::with_kernel("20us");

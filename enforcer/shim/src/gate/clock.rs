@@ -1,5 +1,7 @@
 //! Converts the times of the gate's events to `CLOCK_MONOTONIC`: a driver only reports the time between two events.
 
+use gshare_gate::LEAST_NS;
+
 use super::{Inner, Pair};
 
 /// Anchors are replaced after this time: later times are 32-bit numbers, and clocks drift apart.
@@ -99,6 +101,7 @@ impl Seen {
             && start < call.ended_ns
         {
             let gap = call.ended_ns - start.max(call.began_ns);
+            let gap = gap.min(elapsed.saturating_sub(LEAST_NS));
             rough = gap > LOST_NS.min(elapsed / 2).max(elapsed / LITTLE_PART);
             self.elapsed_ns = (!known || !rough).then(|| elapsed.saturating_sub(gap));
         }
@@ -232,6 +235,13 @@ mod tests {
         assert_eq!(after(earliest, false, true).elapsed_ns, None);
         // Only a negligible part of it passed in the call.
         assert_eq!(after(18 * ms, false, true).elapsed_ns, Some(19 * ms));
+        // A launch takes the least at least, so two events that are no further apart leave nothing open.
+        let short = Seen {
+            elapsed_ns: Some(LEAST_NS),
+            ..seen
+        };
+        let (short, rough) = short.without_gap(Some(ms), call(false), false);
+        assert_eq!((short.elapsed_ns, rough), (Some(LEAST_NS), false));
         // Behind others it began when they were over, even if that time is unknown.
         assert_eq!(after(20 * ms, false, true).elapsed_ns, Some(20 * ms));
         assert_eq!(after(earliest, true, true).elapsed_ns, Some(20 * ms));

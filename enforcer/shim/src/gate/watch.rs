@@ -173,6 +173,15 @@ impl Gate {
         inner.flights.front().map(|flight| inner.head_of(flight))
     }
 
+    /// Looks at the oldest flights from the program's own thread: the GPU may be further than expected.
+    pub(super) fn catch_up(&self, gpu: &Gpu) {
+        while let Some(head) = self.oldest()
+            && head.pair.progress() == Progress::Over
+        {
+            self.landed(gpu, &head, look_at(true, &head));
+        }
+    }
+
     /// A flight was polled and is not over. Returns whether that changes anything for others.
     fn goes_on(&self, head: &Head, started: bool) -> bool {
         let now = monotonic_ns();
