@@ -114,7 +114,7 @@ macro_rules! export {
                 hook!($name, ($($arg: $kind),*), $hook)
             }
             let original = || ORIGINALS[Entry::$name as usize].load(Ordering::Relaxed);
-            if let Some(gpu) = hooks::launch::only_gpu()
+            if let Some(gpu) = hooks::launch::quick_gpu()
                 && let Some(original) = ptr::NonNull::new(original())
                 && let Some(quick) = $quick(gpu, Entry::$name as u32, $($arg),*)
             {

@@ -21,18 +21,19 @@ use crate::{
     work::Work,
 };
 
-/// A launch that goes at once, as nearly all do. It is found without a call, so that the program's arguments stay where
-/// they are.
+/// A launch that goes at once, as nearly all do. With one GPU it is found without a call, so that the program's
+/// arguments stay where they are.
 pub(crate) struct Quick {
     inside: mark::Quick,
     gpu: &'static Gpu,
 }
 
-/// The GPU of a claim that has one: all launches of any other are examined.
+/// The claim's only GPU, or that of the calling thread's context; `None` outside claims.
 #[inline(always)]
-pub(crate) fn only_gpu() -> Option<&'static Gpu> {
+pub(crate) fn quick_gpu() -> Option<&'static Gpu> {
     // SAFETY: null, or a GPU of a leaked `Process`.
-    unsafe { forked::only_gpu().cast::<Gpu>().as_ref() }
+    let only = unsafe { forked::only_gpu().cast::<Gpu>().as_ref() };
+    only.or_else(|| process::current().and_then(gpu_here))
 }
 
 impl Quick {
@@ -240,44 +241,42 @@ struct LaunchConfig {
     stream: Handle,
 }
 
-#[inline(always)]
-pub(crate) unsafe fn kernel(
-    original: unsafe extern "C" fn(
-        Handle,
-        u32,
-        u32,
-        u32,
-        u32,
-        u32,
-        u32,
-        u32,
-        Handle,
-        *mut *mut c_void,
-        *mut *mut c_void,
-    ) -> CuResult,
-    function: Handle,
-    grid_x: u32,
-    grid_y: u32,
-    grid_z: u32,
-    block_x: u32,
-    block_y: u32,
-    block_z: u32,
-    shared: u32,
-    stream: Handle,
-    params: *mut *mut c_void,
-    extra: *mut *mut c_void,
-) -> CuResult {
-    let blocks = volume(grid_x, grid_y, grid_z);
-    let threads = volume(block_x, block_y, block_z);
-    let key = Key::kernel(function, blocks, threads);
-    let work = move || Work::grid(function, blocks, threads, shared);
-    // SAFETY: the caller's own arguments.
-    counted(stream, key, work, move || unsafe {
-        original(
-            function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared, stream, params,
-            extra,
-        )
-    })
+/// A launch by a grid, with as many further arguments.
+macro_rules! grid {
+    ($($name:ident($($more:ident),*);)*) => {$(
+        #[inline(always)]
+        pub(crate) unsafe fn $name(
+            original: unsafe extern "C" fn(
+                Handle, u32, u32, u32, u32, u32, u32, u32, Handle, $(grid!(@ $more)),*
+            ) -> CuResult,
+            function: Handle,
+            x: u32,
+            y: u32,
+            z: u32,
+            block_x: u32,
+            block_y: u32,
+            block_z: u32,
+            shared: u32,
+            stream: Handle,
+            $($more: grid!(@ $more)),*
+        ) -> CuResult {
+            let (blocks, threads) = (volume(x, y, z), volume(block_x, block_y, block_z));
+            let key = Key::kernel(function, blocks, threads);
+            let work = move || Work::grid(function, blocks, threads, shared);
+            // SAFETY: the caller's own arguments.
+            counted(stream, key, work, move || unsafe {
+                original(
+                    function, x, y, z, block_x, block_y, block_z, shared, stream, $($more),*
+                )
+            })
+        }
+    )*};
+    (@ $more:ident) => { *mut *mut c_void };
+}
+
+grid! {
+    kernel(params, extra);
+    cooperative(params);
 }
 
 #[inline(always)]
@@ -304,42 +303,6 @@ pub(crate) unsafe fn kernel_ex(
     // SAFETY: the caller's own arguments.
     counted(stream, key, work, move || unsafe {
         original(config, function, params, extra)
-    })
-}
-
-pub(crate) unsafe fn cooperative(
-    original: unsafe extern "C" fn(
-        Handle,
-        u32,
-        u32,
-        u32,
-        u32,
-        u32,
-        u32,
-        u32,
-        Handle,
-        *mut *mut c_void,
-    ) -> CuResult,
-    function: Handle,
-    grid_x: u32,
-    grid_y: u32,
-    grid_z: u32,
-    block_x: u32,
-    block_y: u32,
-    block_z: u32,
-    shared: u32,
-    stream: Handle,
-    params: *mut *mut c_void,
-) -> CuResult {
-    let blocks = volume(grid_x, grid_y, grid_z);
-    let threads = volume(block_x, block_y, block_z);
-    let key = Key::kernel(function, blocks, threads);
-    let work = move || Work::grid(function, blocks, threads, shared);
-    // SAFETY: the caller's own arguments.
-    counted(stream, key, work, move || unsafe {
-        original(
-            function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared, stream, params,
-        )
     })
 }
 
