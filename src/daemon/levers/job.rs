@@ -28,6 +28,8 @@ const AGAIN: Duration = Duration::from_millis(200);
 const LOOK: Duration = Duration::from_millis(1);
 /// How long the kernel may take to end a process that is killed in the middle of a step.
 const ENDING: Duration = Duration::from_millis(500);
+/// Bytes that must stay free in a claim's own cgroup, for what its programs do while they run for the transfer.
+const OWN_RESERVE: u64 = 64 << 20;
 /// Slowest expected transfer rate, in bytes per second.
 const SLOWEST: u64 = 500_000_000;
 /// Processes that appear while others are being locked are locked too, for this many rounds.
@@ -138,27 +140,37 @@ fn free_memory() -> u64 {
     kib.map_or(u64::MAX, |kib| kib << 10)
 }
 
-/// Bytes left by the limits of a cgroup and of its ancestors.
+/// Bytes left by the limits of a cgroup and of its ancestors. Pages of files give way.
 fn room_below(dir: &Path) -> u64 {
     let left = |dir: &Path| {
         let number = |name: &str| -> Option<u64> {
             let text = std::fs::read_to_string(dir.join(name)).ok()?;
             text.trim().parse().ok()
         };
-        Some(number("memory.max")?.saturating_sub(number("memory.current")?))
+        let (most, used) = (number("memory.max")?, number("memory.current")?);
+        let stat = std::fs::read_to_string(dir.join("memory.stat")).unwrap_or_default();
+        let files = stat.lines().filter_map(|line| {
+            let (name, bytes) = line.split_once(' ')?;
+            matches!(name, "active_file" | "inactive_file").then(|| bytes.parse::<u64>().ok())?
+        });
+        let used = used.saturating_sub(files.sum());
+        Some(most.saturating_sub(used))
     };
     dir.ancestors().filter_map(left).min().unwrap_or(u64::MAX)
 }
 
 /// Whether these bytes fit into the free memory of the host, and of the claim's cgroup.
 fn fits((host, own): (u64, u64), bytes: u64, reserve: u64) -> Done {
-    let room = host.min(own);
-    if bytes.saturating_add(reserve) <= room {
+    let rooms = [
+        ("its cgroup", own, OWN_RESERVE),
+        ("the host", host, reserve),
+    ];
+    let short = |(_, room, reserve): &(&str, u64, u64)| bytes.saturating_add(*reserve) > *room;
+    let Some((whose, room, reserve)) = rooms.into_iter().find(short) else {
         return Ok(());
-    }
+    };
     let why = format!(
-        "{} has {} free; the claim needs {}, and {} must stay free",
-        if own < host { "its cgroup" } else { "the host" },
+        "{whose} has {} free; the claim needs {}, and {} must stay free",
         Bytes(room),
         Bytes(bytes),
         Bytes(reserve)
@@ -485,12 +497,14 @@ impl Job {
         job.while_running(|| self.out_or_stay())
     }
 
-    /// Whether the host has room, including the limits of the claim's cgroup.
+    /// Whether the host has room, including the limits of the claim's cgroup, or of the steps of a job.
     fn host_room(&self) -> Done {
-        let own = match &self.members {
-            Members::Cgroup(dir) => room_below(dir),
-            Members::Known(_) => u64::MAX,
+        let own = match (&self.suspended, &self.members) {
+            (Some(job), _) => job.steps.iter().map(|step| room_below(step)).min(),
+            (None, Members::Cgroup(dir)) => Some(room_below(dir)),
+            (None, Members::Known(_)) => None,
         };
+        let own = own.unwrap_or(u64::MAX);
         fits((free_memory(), own), self.bytes, self.patience.host_reserve)
     }
 
@@ -633,11 +647,15 @@ mod tests {
         assert_eq!(
             why(gib(256), gib(15)).as_deref(),
             Some(
-                "its cgroup has 15.0 GiB free; the claim needs 40.0 GiB, and 2.0 GiB must stay free"
+                "its cgroup has 15.0 GiB free; the claim needs 40.0 GiB, and 64 MiB must stay free"
             )
         );
-        let short = why(gib(8), u64::MAX).expect("no room");
-        assert!(short.starts_with("the host has 8.0 GiB"), "{short}");
+        assert_eq!(why(gib(256), gib(41)), None, "the reserve is the host's");
+        let short = why(gib(41), gib(256)).expect("no room");
+        assert!(
+            short.starts_with("the host has 41.0 GiB") && short.contains("2.0 GiB must stay"),
+            "{short}"
+        );
     }
 
     #[test]
@@ -657,5 +675,9 @@ mod tests {
         assert_eq!(room_below(&claim), 904);
         set("user/claim", "4000\n", "4096\n");
         assert_eq!(room_below(&claim), 0);
+        set("user", "max\n", "9000\n");
+        let stat = "anon 96\nfile 4000\ninactive_file 3000\nactive_file 500\nslab 7\n";
+        std::fs::write(claim.join("memory.stat"), stat).expect("written");
+        assert_eq!(room_below(&claim), 4000 - 596, "pages of files give way");
     }
 }
