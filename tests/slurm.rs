@@ -325,6 +325,10 @@ impl Slurm {
         } else {
             "PrivateData=jobs\n"
         };
+        let select = match self.how {
+            How::Strict if self.gives_by_task() => ",MULTIPLE_SHARING_GRES_PJ",
+            _ => "",
+        };
         let (track, node) = (
             if self.cgroups() {
                 "cgroup"
@@ -339,7 +343,7 @@ impl Slurm {
              StateSaveLocation={dir}/state\nSlurmdSpoolDir={dir}/spool\nSlurmctldPidFile={dir}/ctld.pid\n\
              SlurmdPidFile={dir}/slurmd.pid\nSlurmctldLogFile={dir}/ctld.log\nSlurmdLogFile={dir}/slurmd.log\n\
              ProctrackType=proctrack/{track}\nTaskPlugin={tasks}\nJobAcctGatherType=jobacct_gather/none\n\
-             SelectType=select/cons_tres\nSelectTypeParameters=CR_Core\nSwitchType=switch/none\nMpiDefault=none\n\
+             SelectType=select/cons_tres\nSelectTypeParameters=CR_Core{select}\nSwitchType=switch/none\nMpiDefault=none\n\
              ReturnToService=2\nSlurmdParameters=config_overrides\nPlugStackConfig={dir}/plugstack.conf\n\
              SchedulerParameters=sched_interval=1,bf_interval=1\n{private}GresTypes=gpu\r\nInclude {dir}/parts.conf\n\
              NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 CPUs=16 RealMemory=1000 Gres=gpu:2 State=UNKNOWN",
@@ -604,6 +608,11 @@ impl Slurm {
         point.join(cgroup.trim_start_matches('/'))
     }
 
+    /// Whether this Slurm can give each task of a job shards of another GPU.
+    fn gives_by_task(&self) -> bool {
+        &*self.release() >= "24.11"
+    }
+
     /// `22.05`.
     fn release(&self) -> String {
         let said = self.says(0, &["slurmd", "-V"]);
@@ -858,7 +867,14 @@ fn a_part_of_a_gpu_that_slurm_gave_out_binds() {
         ("gshare:x", "is not a part of a GPU"),
         ("gshare:0", "is not a part of a GPU"),
         ("gshare:1.5", "Write gpu:2"),
-        ("gshare:2x0.5", "Write gshare:0.5 or gpu:2"),
+        (
+            "gshare:2x0.5",
+            if slurm.gives_by_task() {
+                "is for 2 tasks on each node"
+            } else {
+                "Write gshare:0.5 or gpu:2"
+            },
+        ),
         ("shard:101", "is more than one GPU"),
     ] {
         let gres = format!("--gres={size}");
@@ -1386,6 +1402,43 @@ fn jobs_stay_in_their_claim_however_they_run_and_end() {
     slurm.is_over();
 }
 
+/// Each of two tasks has half of a GPU of its own.
+fn by_task(slurm: &Slurm) {
+    if !slurm.gives_by_task() {
+        return;
+    }
+    let (ada, _) = slurm.uids();
+    let script = format!(
+        "printf 'alloc 30000000000\\nalloc 30000000000\\n' | {}; printenv CUDA_VISIBLE_DEVICES; read end",
+        slurm.client()
+    );
+    let words = ["srun", "-n2", "--gres=gshare:2x0.5", "sh", "-c", &script];
+    let mut job = Raw::spawn(&mut slurm.command(ada, &words));
+    let mut said: Vec<String> = (0..8).map(|_| job.line()).collect();
+    said.sort();
+    println!("{said:?}");
+    let of = |line: &str| said.iter().filter(|l| *l == line).count();
+    assert_eq!((of("ok 0"), of(FULL)), (2, 2), "{said:?}");
+    let claims = slurm.claims();
+    let halves: Vec<(u32, f64)> = claims[0].gpus.iter().map(|g| (g.gpu, g.sm_limit)).collect();
+    assert_eq!(
+        (claims.len(), halves),
+        (1, vec![(2, 0.5), (3, 0.5)]),
+        "{claims:?}"
+    );
+    job.finish();
+    let words = [
+        "srun",
+        "-n2",
+        "--gres=gshare:2x0.5",
+        "--gshare-mem=60G",
+        "true",
+    ];
+    let said = text(&slurm.output(ada, &words));
+    assert!(said.contains("is more than 50 of 100 shards"), "{said}");
+    slurm.is_over();
+}
+
 /// A batch script, its background process and its step share the memory of one claim.
 fn one_limit_for_all(slurm: &Slurm) {
     let (ada, _) = slurm.uids();
@@ -1459,6 +1512,7 @@ fn where_limits_are_strict_the_driver_cannot_be_had_beside_them() {
         job.finish();
         slurm.is_over();
     }
+    by_task(&slurm);
 }
 
 /// Two nodes with a service each, where every daemon is lost once while a job runs on both.

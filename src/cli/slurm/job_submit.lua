@@ -32,7 +32,7 @@ do
       end
       local all, why = all_rewritten(job.tres_per_node)
       if not all then return why end
-      why = too_much(all, memory_of(job))
+      why = too_much(all .. tostring(job.tres_per_task), memory_of(job))
       if why then return why end
       if all ~= "" and all ~= job.tres_per_node then job.tres_per_node = all end
    end
