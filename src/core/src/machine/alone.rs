@@ -39,10 +39,9 @@ pub enum Obstacle {
     /// There is no place for it beside claims within guarantees, however these are placed: guarantees are sums, and
     /// parts of GPUs do not always fit together.
     Guarantees,
-    /// Only claims that run in their turn are in its way.
-    Turns,
-    /// Only claims below their minimum run time are in its way.
-    MinRuns,
+    /// Only claims from which nothing can be taken now are in its way: they run in their turn, have not reached their
+    /// minimum run time, or are being moved.
+    Spared,
     /// No plan was found yet, or one is being carried out.
     Ways,
 }
@@ -64,23 +63,32 @@ impl Machine {
         !self.rules_of(granted.request.class).preemptible || (!able && known())
     }
 
-    /// What blocks a claim that waits within its owner's guarantee; `None` for other claims.
+    /// What blocks a claim that waits within its owner's guarantee and has no plan; `None` for other claims.
     #[must_use]
     pub fn obstacle(&self, now: Now, id: ClaimId) -> Option<Obstacle> {
         let waiting = self.queue.iter().find(|w| w.asks_for(id) && w.entitled)?;
-        let who = Who::of(waiting)?;
-        let turn = |id: ClaimId, _: &Claim| self.has_slot(now, id);
-        let young = |_: ClaimId, claim: &Claim| !self.settled(now, claim);
-        let fits = |stays: &dyn Fn(ClaimId, &Claim) -> bool| {
-            let mut ledger = self.ledger.clone();
+        let who = Who::of(waiting).filter(|_| self.plan_of(id).is_none())?;
+        let mut future = self.all_arrived(now);
+        for plan in self.reclaim.plans.iter().filter(|p| p.entitled) {
+            self.holds(&mut future, plan);
+        }
+        let spared = |id: ClaimId, claim: &Claim| {
+            let fixed = self.has_slot(now, id) || !self.settled(now, claim);
+            fixed || self.on_its_way(id) || self.promised(id)
+        };
+        let fits = |beside_spared: bool| {
+            let mut ledger = future.ledger.clone();
             for (id, claim) in self.claims.iter() {
-                if claim.borrower && !stays(id, claim) {
+                if claim.borrower && !(beside_spared && spared(id, claim)) {
                     ledger.remove(id);
                 }
             }
-            let moves = |_, _: &[Slice]| Leaves {
-                moved: Some(1),
-                ..Leaves::default()
+            let moves = |id, _: &[Slice]| {
+                let fixed = || self.claims.get(id).is_none_or(|c| spared(id, c));
+                Leaves {
+                    moved: (!beside_spared || !fixed()).then_some(1),
+                    ..Leaves::default()
+                }
             };
             let mut problem = Problem::new(self, &ledger, moves);
             problem.asked_by(&who, &[]);
@@ -96,12 +104,10 @@ impl Machine {
                 !matches!(answer, Answer::No)
             })
         };
-        Some(if !fits(&|_, _| false) {
+        Some(if !fits(false) {
             Obstacle::Guarantees
-        } else if !fits(&turn) {
-            Obstacle::Turns
-        } else if !fits(&|id, claim| turn(id, claim) || young(id, claim)) {
-            Obstacle::MinRuns
+        } else if !fits(true) {
+            Obstacle::Spared
         } else {
             Obstacle::Ways
         })

@@ -29,7 +29,8 @@ pub struct Outcome {
     pub granted_s: Option<f64>,
     /// Time from fitting into its owner's guarantee to its start; `None` if it never waited within the guarantee.
     pub guaranteed_wait_s: Option<f64>,
-    /// What delayed it, if that took longer than a minimum run, a countdown and two offloads.
+    /// What delayed it, if it took longer than a minimum run, a countdown and two offloads: what was last in its way in
+    /// the minimum run time after it fitted.
     pub obstacle: Option<Obstacle>,
     /// For a claim of the whole machine without preemption: delay of its start, counted from the last holder's actual
     /// end or an hour after the last known end when it came, or when the ones that came before it had started, whichever

@@ -11,7 +11,7 @@ use crate::claim::{ClaimId, Request};
 use crate::class::{Classes, DAY};
 use crate::ledger::{GpuFacts, Sharing, Slice};
 use crate::machine::lever::{Failure, Levers, Wish};
-use crate::machine::{Action, Event, Machine, Now, ReclaimRules};
+use crate::machine::{Action, Event, Machine, Now, Obstacle, ReclaimRules};
 use crate::place;
 use crate::predict::{RUNS, Span, duration};
 use crate::quota::{Party, Quota};
@@ -76,7 +76,7 @@ impl Default for Setup {
 impl Setup {
     /// A claim within its owner's guarantee should start within a minimum run, a countdown and two offloads.
     pub(super) fn in_time(&self) -> Duration {
-        Duration::from_secs(60) + self.rules.countdown + secs(2.0 * carry_s(self.mem))
+        LEAST_RUN + self.rules.countdown + secs(2.0 * carry_s(self.mem))
     }
 }
 
@@ -96,6 +96,9 @@ pub fn watched(
     player.run();
     player.played()
 }
+
+/// Minimum run time of each class.
+const LEAST_RUN: Duration = Duration::from_secs(60);
 
 /// State of a claim.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -450,9 +453,11 @@ impl<'a> Player<'a> {
                 run.began = true;
                 let granted_s = self.now.as_secs_f64() - run.outcome.asked_s;
                 run.outcome.granted_s = Some(granted_s);
-                let since = run.guaranteed_since.take();
-                run.outcome.guaranteed_wait_s =
-                    since.map(|s| self.now.saturating_sub(s).as_secs_f64());
+                let wait = run.guaranteed_since.take().map(|since| self.now - since);
+                run.outcome.guaranteed_wait_s = wait.map(|wait| wait.as_secs_f64());
+                let late = wait.is_some_and(|wait| wait > self.setup.in_time());
+                let obstacle = run.outcome.obstacle.unwrap_or(Obstacle::Ways);
+                run.outcome.obstacle = late.then_some(obstacle);
                 self.start(index, &slices);
                 return Some(Event::Levers {
                     id,
@@ -664,11 +669,12 @@ impl<'a> Player<'a> {
             }
             let since = run.guaranteed_since.unwrap_or(self.now);
             run.guaranteed_since = entitled.then_some(since);
-            let late = entitled && self.now > since + self.setup.in_time();
-            let known = run.outcome.obstacle.filter(|_| late);
-            run.outcome.obstacle = match (late, known) {
-                (true, None) => self.machine.obstacle(self.now, id),
-                _ => known,
+            // A plan that is announced later leads to a late start.
+            let early = self.now <= since + LEAST_RUN;
+            run.outcome.obstacle = match run.outcome.obstacle.filter(|_| entitled) {
+                known @ Some(Obstacle::Ways) => known,
+                known if early => known.max(self.machine.obstacle(self.now, id)),
+                known => known,
             };
         }
     }
