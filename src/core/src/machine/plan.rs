@@ -87,6 +87,8 @@ pub(super) struct Future {
     pub(super) steps: u32,
     /// Limit on search steps.
     most_steps: u32,
+    /// No way was searched for a claim within a guarantee, because the steps were used up.
+    pub(super) left_out: bool,
     /// Fingerprint of the search's inputs.
     pub(super) print: u64,
     /// It differs from the machine as it is now.
@@ -328,7 +330,12 @@ impl Machine {
             return false;
         };
         let planned = self.plan_of(who.id).is_some();
-        if !planned && (future.searched_enough() || !self.reclaim.rules.enabled) {
+        let sure = who.entitled || who.due;
+        if !planned && !self.reclaim.rules.enabled {
+            return false;
+        }
+        if !planned && future.searched_enough() {
+            future.left_out |= sure;
             return false;
         }
         if !planned && self.ends_in_time(now, waiting, future) {
@@ -338,6 +345,7 @@ impl Machine {
         let blocked = future.kept(who.request, self.gone(starts, who.id, who.request));
         let Some(plan) = self.plan_for(now, &who, &blocked, future, actions) else {
             let done = !future.searched_enough();
+            future.left_out |= sure && !done;
             waiting.searched = done.then(|| future.print_with(&blocked));
             return false;
         };

@@ -63,6 +63,8 @@ pub(super) struct Reclaim {
     pub(super) plans: Vec<Plan>,
     /// Since when no claim came, left or moved.
     pub(super) quiet_since: Now,
+    /// The last decision had no time to search for a claim within a guarantee: the next goes on soon.
+    pub(super) left_out: bool,
 }
 
 impl Default for Reclaim {
@@ -72,6 +74,7 @@ impl Default for Reclaim {
             host_ram: Bytes(u64::MAX),
             plans: Vec::new(),
             quiet_since: Now::ZERO,
+            left_out: false,
         }
     }
 }

@@ -132,8 +132,12 @@ impl Machine {
             let found = match answer {
                 Answer::Fits(fit) => Some(fit),
                 Answer::No => None,
-                // If few claims are not enough, or were not found, as many as necessary.
-                Answer::Unknown => problem.board.clear(&item),
+                // If few claims are not enough, or were not found, as many as necessary. Moves beyond the search are
+                // for claims within guarantees only.
+                Answer::Unknown => {
+                    let sure = u32::from(who.entitled || who.due);
+                    problem.board.clear(&item, BUDGET.steps * sure)
+                }
             };
             if let Some(fit) = found
                 && let Some(plan) = self.plan_from(now, who, problem, (fit, strongest), future)

@@ -72,6 +72,7 @@ impl Machine {
             }
         }
         self.queue = still;
+        self.reclaim.left_out = future.left_out;
         self.raise_shares(&future.ledger, actions);
         if self.carry_out(now, actions) {
             // Room was made at once: a claim starts in it.

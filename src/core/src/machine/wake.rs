@@ -8,6 +8,8 @@ use crate::sched::fair::LEVELS;
 
 /// While claims wait, their order is checked this often, because owners' past use changes it.
 const RETHINK: Duration = Duration::from_secs(60);
+/// A decision that left out claims within their guarantees is followed by another after this time.
+const SOON: Duration = Duration::from_secs(1);
 
 impl Machine {
     /// The next time at which [`super::Event::Tick`] may change something: a countdown or lease ends, or a claim has
@@ -68,7 +70,8 @@ impl Machine {
             at(self.turn_of(waiting));
             at(waiting.since.saturating_add(AWAY));
         }
-        at(now.saturating_add(RETHINK));
+        let soon = if self.reclaim.left_out { SOON } else { RETHINK };
+        at(now.saturating_add(soon));
         next
     }
 }

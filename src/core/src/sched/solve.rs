@@ -172,9 +172,10 @@ impl Board {
     }
 
     /// Makes room by suspensions alone, without a limit on their number, on the GPUs where they cost least. It suspends
-    /// no claim needlessly, and finds answers beyond the search: a large job against a hundred small claims.
+    /// no claim needlessly, and finds answers beyond the search: a large job against a hundred small claims. If that is
+    /// not enough, it repacks all claims that may move as well, within this number of steps.
     #[must_use]
-    pub fn clear(&self, new: &Item) -> Option<Fit> {
+    pub fn clear(&self, new: &Item, steps: u32) -> Option<Fit> {
         let leave = |g: usize| {
             let items = self.items.iter().filter(move |i| i.at.contains(&g));
             items.filter_map(|i| Some((i, i.drop_cost?)))
@@ -199,7 +200,9 @@ impl Board {
                 .fold(0, |sum: u64, (cost, _)| sum.saturating_add(*cost));
             (gpus.len() == new.parts as usize).then_some((cost, gpus))
         });
-        let (_, gpus) = cheapest.min()?;
+        let Some((_, gpus)) = cheapest.min() else {
+            return pack::clear(self, new, steps);
+        };
         let mut at: Vec<usize> = gpus.into_iter().map(|(_, g)| g).collect();
         at.sort_unstable();
         let lacks = |g: usize, room: Need| !new.need[self.kind[g]].fits(room);
@@ -267,7 +270,8 @@ impl Board {
         Some(fits)
     }
 
-    /// Whether enough GPUs would have room for a part of it if all movable and suspendable claims left.
+    /// Whether enough GPUs would have room for a part of it if all movable and suspendable claims left, and the movable
+    /// ones may fit as well.
     pub(crate) fn able(&self, new: &Item) -> bool {
         let mut most = self.free.clone();
         for item in self.items.iter().filter(|i| i.can_leave()) {
@@ -278,7 +282,7 @@ impl Board {
         let able = most.iter().enumerate();
         let able =
             able.filter(|(g, most)| allowed(new, *g) && new.need[self.kind[*g]].fits(**most));
-        able.count() >= new.parts as usize
+        able.count() >= new.parts as usize && !pack::impossible(self, new, &most)
     }
 
     /// Whether the total free room would be enough if the `drops` largest claims were suspended. With several kinds of

@@ -415,6 +415,30 @@ fn the_more_wait_the_less_is_searched_for_in_one_decision() {
 }
 
 #[test]
+fn claims_within_guarantees_that_one_decision_left_out_get_their_plans_in_the_next_seconds() {
+    let mut b = Bench::new(1);
+    for id in 1..=530 {
+        b.claim(id, 100, 1, Class::Batch, 2);
+    }
+    let others = 2..=10;
+    for uid in others.clone() {
+        b.claim(1000 + u64::from(uid), 100, uid, Class::Batch, 2);
+    }
+    let planned = |b: &Bench| {
+        let ids = others.clone().map(|uid| ClaimId(1000 + u64::from(uid)));
+        ids.filter(|id| b.w.machine.plan_of(*id).is_some()).count()
+    };
+    b.w.now = s(30);
+    b.send(Event::Tick);
+    assert!((1..9).contains(&planned(&b)), "of 9: {}", planned(&b));
+    while planned(&b) < 9 {
+        b.w.now = b.w.machine.next_wake(b.w.now).expect("claims wait");
+        b.send(Event::Tick);
+    }
+    assert!(b.w.now <= s(39), "{:?}", b.w.now);
+}
+
+#[test]
 fn an_owner_with_many_claims_has_none_away_for_a_day() {
     const CLAIMS: u64 = 30;
     let mut b = Bench::new(1);

@@ -18,19 +18,6 @@ pub(super) fn anew(board: &Board, new: &Item, limit: u32, steps: &mut u32) -> Op
     order.push(board.items.len());
     let item = |i: usize| board.items.get(i).unwrap_or(new);
     order.sort_by_key(|&i| std::cmp::Reverse(size(item(i), &board.kind)));
-    if board.kind.iter().all(|k| *k == board.kind[0]) {
-        let parts = |of: fn(Need) -> u64| -> Vec<u64> {
-            let each = order.iter().map(|&i| item(i));
-            each.flat_map(|i| std::iter::repeat_n(of(i.need[0]), i.parts as usize))
-                .collect()
-        };
-        let room = |of: fn(Need) -> u64| -> Vec<u64> { free.iter().map(|f| of(*f)).collect() };
-        let sm: fn(Need) -> u64 = |n| u64::from(n.sm);
-        let mem: fn(Need) -> u64 = |n| n.mem;
-        if too_many(&parts(sm), &room(sm)) || too_many(&parts(mem), &room(mem)) {
-            return Some(None);
-        }
-    }
     // What remains to be placed from each position of the order on: the sum, and the smallest need.
     let mut rest = vec![
         (
@@ -80,28 +67,83 @@ pub(super) fn anew(board: &Board, new: &Item, limit: u32, steps: &mut u32) -> Op
     (pack.steps < pack.limit).then_some(None)
 }
 
+/// Makes room by suspending claims and repacking all that may move: every claim that may be suspended is, and those that
+/// still fit at their places then stay, the most expensive first.
+pub(super) fn clear(board: &Board, new: &Item, limit: u32) -> Option<Fit> {
+    let mut drops: Vec<usize> = (0..board.items.len()).collect();
+    drops.retain(|i| board.items[*i].drop_cost.is_some());
+    let mut bare = board.clone();
+    let change = |free: &mut [Need], item: &Item, at: &[usize], by: fn(Need, Need) -> Need| {
+        for &g in at {
+            free[g] = by(free[g], item.need[board.kind[g]]);
+        }
+    };
+    for i in &drops {
+        let item = &mut bare.items[*i];
+        item.move_cost = None;
+        change(&mut bare.free, item, &item.at, Need::plus);
+    }
+    let fit = anew(&bare, new, limit, &mut 0)??;
+    let mut free = bare.free;
+    for (i, _) in &fit.moves {
+        change(&mut free, &board.items[*i], &board.items[*i].at, Need::plus);
+    }
+    for (i, to) in &fit.moves {
+        change(&mut free, &board.items[*i], to, Need::less);
+    }
+    change(&mut free, new, &fit.at, Need::less);
+    drops.sort_by_key(|i| std::cmp::Reverse(board.items[*i].drop_cost));
+    drops.retain(|i| {
+        let item = &board.items[*i];
+        let stays = |g: &usize| item.need[board.kind[*g]].fits(free[*g]);
+        let stays = item.at.iter().all(stays);
+        if stays {
+            change(&mut free, item, &item.at, Need::less);
+        }
+        !stays
+    });
+    Some(Fit { drops, ..fit })
+}
+
+/// Whether the new claim and those that may move but not be suspended are proven not to fit into these rooms. With
+/// several kinds of GPUs sums prove nothing.
+pub(super) fn impossible(board: &Board, new: &Item, rooms: &[Need]) -> bool {
+    if board.kind.iter().any(|k| *k != board.kind[0]) {
+        return false;
+    }
+    let stays = |i: &&Item| i.move_cost.is_some() && i.drop_cost.is_none();
+    let items = || board.items.iter().filter(stays).chain([new]);
+    let of: [fn(Need) -> u64; 2] = [|n| u64::from(n.sm), |n| n.mem];
+    of.into_iter().any(|of| {
+        let each = items().flat_map(|i| std::iter::repeat_n(of(i.need[0]), i.parts as usize));
+        let rooms: Vec<u64> = rooms.iter().map(|room| of(*room)).collect();
+        too_many(each.collect(), &rooms)
+    })
+}
+
 /// Whether parts of these sizes cannot fit into these rooms in any arrangement: the bound of Martello and Toth, with
 /// the largest room for all.
-fn too_many(parts: &[u64], rooms: &[u64]) -> bool {
+fn too_many(mut parts: Vec<u64>, rooms: &[u64]) -> bool {
+    parts.sort_unstable();
+    let sums = parts.iter().scan(0, |sum, part| {
+        *sum += part;
+        Some(*sum)
+    });
+    let sums: Vec<u64> = std::iter::once(0).chain(sums).collect();
     let most = rooms.iter().copied().max().unwrap_or(0);
-    let sum: u64 = parts.iter().sum();
-    if sum > rooms.iter().sum() || parts.iter().any(|p| *p > most) {
+    if sums[parts.len()] > rooms.iter().sum() || parts.last().is_some_and(|p| *p > most) {
         return true;
     }
-    let half = most / 2;
-    let small = parts.iter().copied().filter(|p| *p <= half);
-    small.chain([0]).any(|threshold| {
-        let alone = parts.iter().filter(|p| **p > most - threshold).count() as u64;
-        let large = parts
-            .iter()
-            .filter(|p| **p > half && **p <= most - threshold);
-        let (count, left) = large.fold((0u64, 0u64), |(n, l), p| (n + 1, l + most - p));
-        let rest: u64 = parts
-            .iter()
-            .filter(|p| **p >= threshold && **p <= half)
-            .sum();
-        let more = rest.saturating_sub(left).div_ceil(most.max(1));
-        alone + count + more > rooms.len() as u64
+    let half = parts.partition_point(|p| *p <= most / 2);
+    // Smaller parts than the threshold count as nothing, so larger ones than the rest have a room each.
+    (0..=half).any(|first| {
+        let threshold = parts[..half].get(first).copied().unwrap_or(0);
+        let alone = parts.partition_point(|p| *p <= most - threshold);
+        let large = (alone - half) as u64;
+        let left = large * most - (sums[alone] - sums[half]);
+        let rest = (sums[half] - sums[first]).saturating_sub(left);
+        let rooms_for_rest = rest.div_ceil(most.max(1));
+        (parts.len() - alone) as u64 + large + rooms_for_rest > rooms.len() as u64
     })
 }
 

@@ -246,3 +246,43 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn room_that_takes_suspensions_and_moves_is_found_beyond_the_search() {
+    let on = |g: usize, sizes: &[u32]| sizes.iter().map(|sm| item(*sm, &[g])).collect::<Vec<_>>();
+    let whole = (0..5).flat_map(|g| on(g, &[810]));
+    let mut items: Vec<Item> = whole
+        .chain((5..8).flat_map(|g| on(g, &[320, 370, 270])))
+        .collect();
+    for on_loan in items.iter_mut().filter(|i| i.need[0].sm == 270) {
+        on_loan.drop_cost = Some(10);
+    }
+    let b = board(8, items);
+    let budget = Budget {
+        least: 1,
+        drops: 3,
+        ..Budget::default()
+    };
+    let new = item(470, &[]);
+    assert_eq!(b.rearrange(&new, budget).0, Answer::Unknown);
+    let fit = b
+        .clear(&new, budget.steps)
+        .expect("470 and 370, twice 370, three times 320");
+    let mut free = vec![1000i64; 8];
+    for (i, item) in b
+        .items
+        .iter()
+        .enumerate()
+        .filter(|(i, _)| !fit.drops.contains(i))
+    {
+        let to = fit.moves.iter().find(|(moved, _)| *moved == i);
+        let at = to.map_or(&item.at, |(_, to)| to);
+        at.iter()
+            .for_each(|g| free[*g] -= i64::from(item.need[0].sm));
+    }
+    fit.at.iter().for_each(|g| free[*g] -= 470);
+    assert!(free.iter().all(|f| *f >= 0), "{fit:?} leaves {free:?}");
+    // One more of 470 has no place, which needs no search.
+    let two = Item { parts: 2, ..new };
+    assert_eq!(b.rearrange(&two, budget), (Answer::No, 0));
+}
