@@ -132,12 +132,19 @@ impl Process {
         if result != SUCCESS || context == 0 {
             return None;
         }
-        if let Some(gpu) = self.contexts.gpu(context) {
-            return Some((gpu, context));
+        match self.contexts.gpu(context) {
+            Some(gpu) => Some((gpu, context)),
+            None => self.stranger(context),
         }
+    }
+
+    /// The same for a current context that the proxy has not seen made.
+    #[cold]
+    #[inline(never)]
+    fn stranger(&self, context: Handle) -> Option<(usize, Handle)> {
         let mut device: Device = -1;
         // SAFETY: `device` is valid for the result.
-        let result = unsafe { helpers.ctx_get_device?(&raw mut device) };
+        let result = unsafe { driver::helpers().ctx_get_device?(&raw mut device) };
         if result != SUCCESS {
             return None;
         }
