@@ -103,10 +103,11 @@ pub(super) fn warnings(view: &View<'_>) -> Vec<Note> {
             key: may,
         }
     });
-    let mut given: Vec<_> = view.snapshot.advice.iter().collect();
+    let advice = view.snapshot.advice.iter();
     let lost = |advice: &Advice| lost(view.snapshot, advice.command.as_ref());
-    given.sort_by(|a, b| lost(b).total_cmp(&lost(a)));
-    let given = given.into_iter().map(|advice| Note {
+    let mut given = Vec::from_iter(advice.map(|advice| (lost(advice), advice)));
+    given.sort_by(|a, b| b.0.total_cmp(&a.0));
+    let given = given.into_iter().map(|(_, advice)| Note {
         text: advice.text.clone(),
         command: advice.command.clone().unwrap_or_default(),
         key: true,

@@ -21,6 +21,9 @@ const WARNINGS: usize = 3;
 /// Maximum number of waiting claims, or of rows about the effect of off.
 const QUEUE: usize = 6;
 
+/// The latest events, and the sums of the last day by user.
+type Latest = [Vec<Line<'static>>; 2];
+
 /// The parts, from the top, with rules between them.
 const FREE: usize = 0;
 const GPUS: usize = 1;
@@ -35,6 +38,7 @@ struct Parts<'a> {
     answers: Option<Vec<free::Answer>>,
     claims: Vec<ClaimRow<'a>>,
     notes: Vec<notes::Note>,
+    latest: Latest,
     rows: [usize; 7],
     /// Rows of one GPU: 1, 2 (names above the use), or 3 (and a gap).
     each: usize,
@@ -57,13 +61,14 @@ impl<'a> Parts<'a> {
         let free = free::rows(view, answers.as_deref(), area.width);
         let whole = notes::whole(view, &notes, area.width.min(LEFT).into());
         // Rows that each could fill.
-        let (queue, news) = match side {
-            true => (0, 0),
+        let (queue, latest) = match side {
+            true => (0, Latest::default()),
             false => {
                 let size = (area.width.saturating_sub(5), area.height);
-                (queue::wanted(view).min(QUEUE), last_rows(view, size))
+                (queue::wanted(view).min(QUEUE), latest(view, size))
             }
         };
+        let news = latest.iter().map(Vec::len).sum();
         let wanted = [free, gpus, claims, queue, warnings, news, 4];
         let mut left = usize::from(area.height);
         let mut rows = [0; 7];
@@ -129,6 +134,7 @@ impl<'a> Parts<'a> {
             answers,
             claims: shown,
             notes,
+            latest,
             rows,
             each,
         }
@@ -166,7 +172,7 @@ pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
     if area.is_empty() {
         return;
     }
-    let parts = Parts::new(view, area);
+    let mut parts = Parts::new(view, area);
     let side = area.width >= SIDE;
     let columns = [
         Constraint::Max(if side { LEFT } else { u16::MAX }),
@@ -187,21 +193,20 @@ pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
     let warnings = scene.ruled(warnings, parts.ruled(0));
     let rows = usize::from(warnings.height);
     scene.rows(notes::lines(view, &parts.notes, cols, rows), warnings);
-    last(view, news, scene);
+    last(view, news, std::mem::take(&mut parts.latest), scene);
     if side {
         beside(view, right, scene);
     }
 }
 
-/// The latest events, in full if there is room, then the sums of the last day by user.
-fn last(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
+/// Draws them, events in full if there is room.
+fn last(view: &View<'_>, area: Rect, [mut events, day]: Latest, scene: &mut Scene<'_>) {
     let at = super::columns(area, 5, u16::MAX);
-    let events = view.snapshot.notices.len();
-    let most = if events < at.height.into() { 3 } else { 1 };
-    let size = (at.width.into(), at.height.into());
-    let events = notes::news(view, size, most);
+    if view.snapshot.notices.len() >= at.height.into() {
+        events = notes::news(view, (at.width.into(), at.height.into()), 1);
+    }
     let mut y = 0;
-    for (head, lines) in [("LAST", events), ("DAY", day(view, size.0))] {
+    for (head, lines) in [("LAST", events), ("DAY", day)] {
         let rows = super::cells(lines.len());
         if rows > 0 && y < area.height {
             scene.line(line!(view; heading head), area, y);
@@ -211,22 +216,17 @@ fn last(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
     }
 }
 
-/// Sums of the last day by user, those with most claimed first.
-fn day(view: &View<'_>, cols: usize) -> Vec<Line<'static>> {
+/// All of that in full, those with most claimed first.
+fn latest(view: &View<'_>, (cols, rows): (u16, u16)) -> Latest {
     let users = view.snapshot.users.iter();
     let mut users = Vec::from_iter(users.filter_map(|u| Some((u.day.as_ref()?, &u.user))));
     users.sort_by(|a, b| b.0.claimed_gpu_s.total_cmp(&a.0.claimed_gpu_s));
-    let mut out = Facts::new(view.look, cols, (0, 9));
-    for (day, user) in users {
-        out.tell(user, &tree::sums_of(view, day), view.theme.text, 1);
+    let mut day = Facts::new(view.look, cols.into(), (0, 9));
+    for (sums, user) in users {
+        day.tell(user, &tree::sums_of(view, sums), view.theme.text, 1);
     }
-    out.lines
-}
-
-/// Rows for all of that.
-fn last_rows(view: &View<'_>, (cols, rows): (u16, u16)) -> usize {
-    let cols = usize::from(cols);
-    notes::news(view, (cols, rows.into()), 3).len() + day(view, cols).len()
+    let events = notes::news(view, (cols.into(), rows.into()), 3);
+    [events, day.lines]
 }
 
 /// Additional parts of large screens: the whole queue, the chosen claim since it began, the events.
@@ -242,7 +242,8 @@ fn beside(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
     };
     let waiting = queue::wanted(view).clamp(1, 12);
     // The claim gets the rest.
-    let news = last_rows(view, (inner.width.saturating_sub(5), 9)).min(9);
+    let latest = latest(view, (inner.width.saturating_sub(5), 9));
+    let news = latest.iter().map(Vec::len).sum::<usize>().min(9);
     let sheet = if claim.is_some() { usize::MAX } else { 0 };
     let [queue, chosen, news] = super::parts(inner, [waiting + 1, sheet, news]);
     let height = queue.height.saturating_sub(1);
@@ -250,5 +251,5 @@ fn beside(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
     if let Some(claim) = claim {
         tree::sheet(view, claim, chosen, scene);
     }
-    last(view, news, scene);
+    last(view, news, latest, scene);
 }

@@ -551,6 +551,11 @@ fn rows_have_few_figures_and_screens_few_blank_rows_while_something_is_hidden() 
                     user.day = Some(gshare_proto::Usage::default());
                 }
                 let days = snapshot.users.len();
+                let more = (1..20).map(|n| gshare_proto::Notice {
+                    text: format!("event {n} of twenty"),
+                    ..gshare_proto::Notice::default()
+                });
+                snapshot.notices.extend(more);
                 let mut events = snapshot.notices.clone().into_iter().map(|n| n.text);
                 let mut m = model(NLP, size, snapshot);
                 known(&mut m);
