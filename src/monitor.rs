@@ -33,7 +33,7 @@ pub fn source() -> anyhow::Result<Feed> {
             while let Some(request) = requests.blocking_recv() {
                 if let Request::Call { seq, .. } = request {
                     let failure = Failure {
-                        message: "no gshare service runs on this machine".to_owned(),
+                        message: messages::no_service(),
                         hint: Some(messages::no_service_hint()),
                     };
                     updates.send(Update::CallResult {

@@ -259,7 +259,7 @@ fn the_most_that_a_quota_allows_holds_over_claims_and_restarts() {
     };
     let (code, stderr) = refused(&station, "0.2");
     assert_eq!(code, Some(75), "{stderr}");
-    let why = format!("wants 0.2 of a GPU; {party} may hold 0.5 at most and holds 0.4");
+    let why = format!("needs 0.2 of a GPU; {party} may hold 0.5 at most and holds 0.4");
     assert!(stderr.contains(&why), "{stderr}");
     let (code, stderr) = refused(&station, "1");
     assert_eq!(

@@ -471,7 +471,7 @@ fn a_waiting_claim_says_why_and_when_and_its_log_tells_the_rest() {
     let why = run(&station, &["why", &waiting.id]);
     assert_eq!(why.status.code(), Some(0));
     for words in [
-        "wants",
+        "needs",
         &held_id,
         "guarantee of",
         &messages::starts_now("-g 0.25"),
@@ -508,7 +508,7 @@ fn a_waiting_claim_says_why_and_when_and_its_log_tells_the_rest() {
         let log = text(&run(&station, &["log", &waiting.id]));
         log.contains("ended: command exited").then_some(log)
     });
-    let order: Vec<usize> = ["waits: wants", "granted: 0.50 of GPU 0", "ended"]
+    let order: Vec<usize> = ["waits: needs", "granted: 0.50 of GPU 0", "ended"]
         .iter()
         .map(|w| log.find(w).unwrap_or_else(|| panic!("{w}: {log}")))
         .collect();
@@ -709,7 +709,7 @@ fn what_does_not_fit_is_refused_with_what_would_and_a_patient_one_waits() {
     );
     until("its state says so", SOON, || {
         let state = support::claim(&station, raw.pid()).state_text;
-        state.contains("over its request").then_some(())
+        state.contains("over its size").then_some(())
     });
 
     let mut patient = station.command();

@@ -69,7 +69,7 @@ fn the_first_cuda_call_waits_and_an_interrupt_ends_it() {
     let said = notebook.act(&json!({ "do": "run", "code": COUNT, "until": "in the queue" }));
     let printed = said["printed"].as_str().unwrap_or_default();
     let words = format!(
-        "gshare: claim {} waits for its GPU, first in the queue: wants",
+        "gshare: claim {} waits for its GPU, first in the queue: needs",
         claim.id
     );
     assert!(
@@ -240,10 +240,10 @@ fn a_lazy_claim_that_may_not_wait_or_no_longer_is_told_so() {
     let _hog = Raw::claim(&station, &["-q", "-g", "1"]);
     let lazy = |wait: &'static str| ["claim", "-q", "--lazy", wait, "-g", "0.5", "--"];
     let ways: [(&[&str], &str); 3] = [
-        (&lazy("--nonblock"), "gets no GPU now: wants"),
+        (&lazy("--nonblock"), "gets no GPU now: needs"),
         (
             &["kernel", "exec", "--no-wait", "-g", "0.5", "--"],
-            "gets no GPU now: wants",
+            "gets no GPU now: needs",
         ),
         (&lazy("--wait=2s"), "not available within "),
     ];
@@ -267,7 +267,7 @@ fn a_lazy_claim_that_may_not_wait_or_no_longer_is_told_so() {
     let output = command.output().expect("runs");
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(75), "{said}");
-    let words = ["gshare: not available within ", "s; wants", "held by c1"];
+    let words = ["gshare: not available within ", "s; needs", "held by c1"];
     assert!(words.iter().all(|w| said.contains(w)), "{said}");
 }
 
@@ -285,7 +285,7 @@ fn a_size_that_no_gpu_has_is_said_at_the_start_or_by_a_kernel_at_its_first_cuda_
             text(&output.stderr),
         )
     };
-    let why = "wants 3 GPUs of one model; 1 can be used here";
+    let why = "needs 3 GPUs of one model; 1 can be used here";
     let (code, printed, said) = output(&["claim", "-q", "--lazy", "-g", "3", "--"]);
     assert_eq!((code, printed.as_str()), (Some(64), ""), "{said}");
     assert!(said.contains(why), "{said}");
@@ -543,11 +543,11 @@ fn kernels_are_installed_in_several_sizes_at_every_place_and_again_without_a_cha
     for (flags, why) in [
         (
             ["-g", "0.5", "--limit", "0.2"],
-            "SM limit 20 % is below the request 50 %",
+            "SM limit 20 % is below the size 50 %",
         ),
         (
             ["--gpu-mem", "8G", "--gpu-mem-limit", "4G"],
-            "memory limit 4.0 GiB is below the request 8.0 GiB",
+            "memory limit 4.0 GiB is below the size 8.0 GiB",
         ),
     ] {
         refused(&[&["install", "--user"], &flags[..]].concat(), why);

@@ -761,7 +761,7 @@ fn an_old_driver_says_so_from_the_start() {
         let doctor = String::from_utf8_lossy(&run(&station, &["doctor"]).stdout).into_owned();
         if offloads {
             // Reclaim leaves it alone: such drivers refuse PyTorch (cuda-checkpoint issue 34).
-            fixed(&station, pid, "gshare offloads none by itself");
+            fixed(&station, pid, "gshare offloads no claim by itself");
             let levers = claim(&station, pid).place.levers;
             assert!(levers.not_movable.expect("told").contains("580"));
             let id = claim(&station, pid).id;

@@ -278,7 +278,7 @@ fn a_process_on_a_gpu_that_others_have_in_full_is_adopted_and_over_its_limit() {
         );
         let (_, why) = tried(&station, &["why", &id]);
         assert!(
-            why.contains("keeps what it has there, but nothing is guaranteed to it"),
+            why.contains("keeps what it has there, but nothing there is kept for it"),
             "{why}"
         );
         assert!(program.ask("launch 1").starts_with("ok"));
@@ -607,8 +607,7 @@ fn a_refusal_that_has_no_effect_here_is_said_with_its_cause() {
     let text = text.replace("unclaimed = \"auto\"", "unclaimed = \"deny\"");
     std::fs::write(&file, text.replace("deny-cgroups", nowhere)).expect("written");
     support::restart(&mut station, Signal::SIGTERM);
-    let open =
-        "stage 4 has no effect here, programs without a claim can open the GPUs: no cgroup here";
+    let open = "stage 4 has no effect here, and programs without a claim can open the GPUs: no cgroup here";
     let said = until("it is said", SOON, || told(&station, open));
     let stage = said.service.and_then(|s| s.stage).expect("a stage");
     let stays = stage.no_effect.expect("said as long as it is so");

@@ -101,8 +101,8 @@ fn a_share_that_was_lowered_is_given_back() {
     for said in [
         "gets a smaller share of compute in 1s",
         "gets them back when nobody needs them",
-        "is now guaranteed 50 % of the compute; it asked for 80 %",
-        "is now guaranteed 80 % of the compute; it asked for 80 %",
+        "now has 50 % of the compute; it asked for 80 %",
+        "now has 80 % of the compute; it asked for 80 %",
     ] {
         assert!(log.contains(said), "{said}: {log}");
     }
@@ -881,7 +881,7 @@ fn an_interrupt_ends_the_wait_of_a_detached_notebook_and_loses_nothing() {
         // In the same line as for a claim that waits for the first time.
         let printed = said["printed"].as_str().unwrap_or_default();
         let words = [
-            "This call waits until it is restored: wants",
+            "This call waits until it is restored: needs",
             "; expected start in ",
             ", when the time limit of c",
         ];

@@ -46,11 +46,7 @@ pub fn limit(text: &str) -> Result<Share, String> {
 /// When it is neither.
 pub fn gpus(text: &str) -> Result<Share, String> {
     let share: Share = text.parse().map_err(|e: UnitError| e.to_string())?;
-    if share > Share::ONE && !share.milli().is_multiple_of(Share::ONE.milli()) {
-        return Err(format!(
-            "`{text}` is neither a part of one GPU (up to 1) nor a whole number of GPUs"
-        ));
-    }
+    Size::from_share(share).map_err(|e| e.to_string())?;
     Ok(share)
 }
 

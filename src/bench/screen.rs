@@ -376,7 +376,7 @@ fn snapshot(claims: u32, at_ms: u64, random: &mut Dice) -> Snapshot {
             share: 1.0,
             since_ms: at_ms.saturating_sub(60_000),
             position: i + 1,
-            reason: "wants 78.0 GiB on one GPU; most free is 7.8 on GPU 0".to_owned(),
+            reason: "needs 78.0 GiB on one GPU; most free is 7.8 on GPU 0".to_owned(),
             ..QueueView::default()
         })
         .collect();

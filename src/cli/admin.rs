@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use gshare_proto::{
     AdminCall, AdminDone, AuditEntry, Call, ClaimFor, ClaimSpec, Client, ClientError, QuotaView,
-    Reply, Snapshot,
+    Reply, Snapshot, messages,
 };
 use serde_json::json;
 
@@ -318,9 +318,7 @@ fn claim_for(socket: Option<&Path>, args: &ClaimForArgs) -> Outcome {
             .ok()
             .flatten()
             .map(|user| user.uid.as_raw())
-            .ok_or_else(|| {
-                Failure::new(failure::USAGE, format!("there is no user `{}`", args.user))
-            })?,
+            .ok_or_else(|| Failure::new(failure::USAGE, messages::no_user(&args.user)))?,
     };
     let spec = ClaimSpec {
         gpu_ids: args.gpu_ids.clone().into(),

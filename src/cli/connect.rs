@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use gshare_config::find_socket;
 use gshare_core::units::{parse_duration, show_duration};
-use gshare_proto::{Client, ClientError};
+use gshare_proto::{Client, ClientError, messages};
 
 use super::failure::{self, Failure, START};
 use super::out;
@@ -39,7 +39,8 @@ pub(crate) fn socket(flag: Option<&Path>) -> Result<PathBuf, Failure> {
         Failure::new(
             failure::NO_SERVICE,
             format!(
-                "no gshare service on this machine: nothing at {}",
+                "{}: nothing at {}",
+                messages::no_service(),
                 tried.join(" or ")
             ),
         )

@@ -6,7 +6,7 @@ use gshare_core::units::many;
 use gshare_enforcer::cgroup::Mount;
 use gshare_enforcer::driver::{Library, Search};
 use gshare_proto::call::Check;
-use gshare_proto::{Call, Reply, figures};
+use gshare_proto::{Call, Reply, figures, messages};
 use serde_json::json;
 
 use super::args::DoctorArgs;
@@ -67,9 +67,8 @@ fn machine() -> Vec<Check> {
             // Omit the long list of searched places; the remedy follows below.
             let text = why.to_string();
             let why = text.split("\nhint: ").next().unwrap_or_default();
-            let how = "install NVIDIA's driver; to try gshare without a GPU: gshare demo";
             Check {
-                fix: Some(how.to_owned()),
+                fix: Some(format!("install NVIDIA's driver; {}", messages::try_demo())),
                 ..local("driver and GPUs", name, "missing", why.to_owned())
             }
         }

@@ -103,7 +103,7 @@ mod tests {
     #[test]
     fn it_says_what_would_be_done_to_whom_and_when() {
         let tried = Tried {
-            message: "would wait: wants 24.0 GiB".into(),
+            message: "would wait: needs 24.0 GiB".into(),
             position: Some(1),
             entitled: true,
             takings: vec![TakingView {
@@ -118,7 +118,7 @@ mod tests {
         };
         assert_eq!(
             text(&tried, 1500),
-            "would wait: wants 24.0 GiB\nit would be 1st in the queue, within your guarantee\nin 30s c3 of ada moves \
+            "would wait: needs 24.0 GiB\nit would be 1st in the queue, within your guarantee\nin 30s c3 of ada moves \
              to another GPU (GPU 1)\nit would start in 30s, once the other claims have made room"
         );
     }

@@ -2,6 +2,7 @@
 
 use gshare_enforcer::gpu::{GpuReading, counters};
 use gshare_proto::call::Check;
+use gshare_proto::messages;
 
 use crate::command::args::prospect::{Model, ProspectArgs};
 use crate::release::{COMPARED_SINCE, MOVES_SINCE, OFFLOADS_SINCE, REFUSES_PYTORCH, Release};
@@ -50,19 +51,26 @@ fn driver_rows(release: Release) -> Vec<Check> {
         },
     };
     let [_, offloads] = REFUSES_PYTORCH;
-    let first = |since: u32| format!("needs driver release {since} or later");
-    let (offload, moving) = (first(OFFLOADS_SINCE), first(MOVES_SINCE));
+    let offload = messages::needs_driver(OFFLOADS_SINCE);
+    let moving = messages::needs_driver(MOVES_SINCE);
+    let weak = messages::cannot_checkpoint(release);
     vec![
         of(
             "driver and GPUs",
             "driver",
             "gshare was checked against the libraries of driver releases 535 and 550, but not on a GPU",
             (release.0 < COMPARED_SINCE).then(|| {
-                let why = "gshare was never checked against the libraries of driver releases before 535";
+                let why =
+                    "gshare was never checked against the libraries of driver releases before 535";
                 ("limited", why, COMPARED_SINCE.to_string())
             }),
         ),
-        of("memory", "memory limit (library)", "works with every driver release", None),
+        of(
+            "memory",
+            "memory limit (library)",
+            "works with every driver release",
+            None,
+        ),
         of(
             "compute",
             "compute limit",
@@ -75,18 +83,17 @@ fn driver_rows(release: Release) -> Vec<Check> {
             "an idle claim's GPU memory moves to host RAM and back",
             match release.0 < OFFLOADS_SINCE {
                 true => Some(("missing", offload.as_str(), offloads.to_string())),
-                false => release.refuses_pytorch().then(|| {
-                    let why = "this release cannot checkpoint most programs, so gshare never offloads by itself; you \
-                        can try gshare offload";
-                    ("limited", why, offloads.to_string())
-                }),
+                false => release
+                    .refuses_pytorch()
+                    .then(|| ("limited", weak.as_str(), offloads.to_string())),
             },
         ),
         of(
             "compute",
             "moving between GPUs",
             "a claim moves to another GPU of the same model while its programs run",
-            (release.0 < MOVES_SINCE).then(|| ("missing", moving.as_str(), MOVES_SINCE.to_string())),
+            (release.0 < MOVES_SINCE)
+                .then(|| ("missing", moving.as_str(), MOVES_SINCE.to_string())),
         ),
     ]
 }

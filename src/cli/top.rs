@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use gshare_proto::{Call, Client};
+use gshare_proto::{Call, Client, messages};
 use gshare_ui::{
     Background, Depth, Exit, Feed, Frame, Look, Options, Page, Plain, Request, Update, Viewer,
     frame_text, last_day, run_blocking, service_source,
@@ -223,10 +223,11 @@ fn feed(socket: Option<&Path>, interval: Option<Duration>) -> Result<Feed, Failu
             Failure::new(
                 failure::NO_SERVICE,
                 format!(
-                    "no gshare service runs on this machine, and gshare cannot read the GPUs directly either: {why}"
+                    "{}, and gshare cannot read the GPUs directly either: {why}",
+                    messages::no_service()
                 ),
             )
-            .with_hint("to see gshare without a GPU: gshare demo")
+            .with_hint(messages::try_demo())
         }),
     }
 }

@@ -246,7 +246,7 @@ impl State {
     }
 }
 
-/// `c22 waits (2nd): wants 11.8 GiB; most free is 5.8 on GPU 0; with -g 0.2 it would start now`
+/// `c22 waits (2nd): needs 11.8 GiB; most free is 5.8 on GPU 0; with -g 0.2 it would start now`
 fn sentence(queued: &Queued) -> String {
     let mut text = format!(
         "{} waits ({}): {}",
@@ -297,12 +297,12 @@ mod tests {
         let queued = Queued {
             id: "c22".into(),
             position: 2,
-            reason: "wants 11.8 GiB; most free is 5.8 on GPU 0".into(),
+            reason: "needs 11.8 GiB; most free is 5.8 on GPU 0".into(),
             would_start: Some("-g 0.2".into()),
         };
         assert_eq!(
             sentence(&queued),
-            "c22 waits (2nd): wants 11.8 GiB; most free is 5.8 on GPU 0; with -g 0.2 it would start now"
+            "c22 waits (2nd): needs 11.8 GiB; most free is 5.8 on GPU 0; with -g 0.2 it would start now"
         );
         let places = [1, 3, 4, 11, 12, 13, 21, 111, 122].map(ordinal);
         assert_eq!(

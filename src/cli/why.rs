@@ -196,11 +196,11 @@ fn runs(claim: &ClaimView, now_ms: u64) -> String {
         text += &format!("{}\n", plain(over));
     }
     if let (Some(_), Some(why)) = (claim.slurm_job, &claim.place.levers.not_detachable) {
-        text += &format!("{} cannot be offloaded: {}\n", claim.id, plain(why));
+        text += &(messages::not_offloadable(&claim.id, plain(why)) + "\n");
     }
     if let Some(announced) = &claim.announced {
         text += &format!(
-            "announced: {id} {}; to postpone this: gshare keep {id}\n",
+            "announced: {id} {}; to postpone: gshare keep {id}\n",
             plain(announced),
             id = claim.id
         );
@@ -312,7 +312,7 @@ mod tests {
         let back = ClaimView {
             id: "c7".into(),
             place: PlaceView {
-                waits: Some("wants 78.6 GiB".into()),
+                waits: Some("needs 78.6 GiB".into()),
                 ..PlaceView::default()
             },
             ..ClaimView::default()
@@ -321,7 +321,7 @@ mod tests {
             id: "c9".into(),
             user: "ada".into(),
             position: 2,
-            reason: "wants 23.2 GiB".into(),
+            reason: "needs 23.2 GiB".into(),
             entitled: true,
             party: Some("project vision".into()),
             ..QueueView::default()
@@ -333,7 +333,7 @@ mod tests {
             ..Snapshot::default()
         };
         let said = waits(&waiting, &snapshot);
-        assert!(said.contains("(2nd of 2): wants"), "{said}");
+        assert!(said.contains("(2nd of 2): needs"), "{said}");
         assert!(
             said.contains("within the guarantee of project vision"),
             "{said}"

@@ -188,11 +188,11 @@ pub enum Command {
     /// Make a claim larger or smaller while its programs run
     #[command(after_long_help = "Examples:\n  \
             gshare resize c3 -g 0.5               half the GPU, memory and SMs alike\n  \
-            gshare resize c3 --gpu-mem 8G         8 GiB guaranteed, SMs unchanged\n  \
+            gshare resize c3 --gpu-mem 8G         8 GiB of memory, SMs unchanged\n  \
             gshare resize c3 -g 0.25 --limit 0.8  a quarter, 80 % while SMs are idle\n  \
             gshare resize c3 -g 1 --wait          wait until there is room\n\n\
-            What you do not name stays unchanged, with one exception: if the memory limit equals the guaranteed memory, \
-            both change together. Growing needs room that nobody holds or waits for. Otherwise gshare refuses and says what would fit; with \
+            What you do not name stays unchanged, with one exception: a memory limit that equals the \
+            size in memory changes with it. Growing needs room that nobody holds or waits for. Otherwise gshare refuses and says what would fit; with \
             --wait it waits. gshare also refuses a memory limit below what the programs use: a resize takes no memory \
             away.")]
     Resize(ResizeArgs),

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use gshare_config::{AutoShrink, Mode};
 use gshare_core::{Bytes, ClaimId};
 use gshare_proto::{
-    Advice, Caps, ClaimGpu, ClaimState, ClaimView, GpuState, GpuView, UnclaimedView,
+    Advice, Caps, ClaimGpu, ClaimState, ClaimView, GpuState, GpuView, UnclaimedView, messages,
 };
 
 use super::command::Command;
@@ -337,12 +337,7 @@ impl AdviceState {
             |(bytes, _)| Bytes(bytes).to_string(),
         );
         Some(Advice {
-            text: format!(
-                "{id} was refused {what} at its limit of {}; {} of GPU {} is free",
-                Bytes(part.mem_limit),
-                Bytes(free),
-                part.gpu
-            ),
+            text: messages::refused(id, what, Bytes(part.mem_limit), Bytes(free), part.gpu),
             command: Some(format!("gshare resize {id} {flag} {size}")),
         })
     }

@@ -36,7 +36,7 @@ fn refusal(pid: i32, bound: &Bound) -> WireError {
         }
     };
     let message = format!(
-        "refused: in a claim, process {pid} would escape limits that somebody else set for it: {bound}"
+        "refused: in a claim, process {pid} would escape limits that were set for it elsewhere: {bound}"
     );
     WireError::new(ErrorCode::NotPermitted, message).with_hint(next)
 }

@@ -64,9 +64,8 @@ pub(crate) fn order(world: &World<'_>, found: Option<Found>) -> Result<Order, Wi
     let Some(found) = found else {
         return Ok(answer());
     };
-    let gpu = world.gpus.get(found.gpu as usize).ok_or_else(|| {
-        WireError::new(ErrorCode::Usage, format!("there is no GPU {}", found.gpu))
-    })?;
+    let gpu = (world.gpus.get(found.gpu as usize))
+        .ok_or_else(|| WireError::new(ErrorCode::Usage, messages::no_gpu(found.gpu)))?;
     let new = Conformance {
         at_ms: unix_ms(),
         gpu: gpu.model.clone(),

@@ -59,7 +59,7 @@ pub(crate) fn order(
         let whose = world.host.names.user(live.record.uid);
         return Err(WireError::new(
             ErrorCode::NotPermitted,
-            format!("{id} belongs to {whose}; only {whose} can run containers in it"),
+            messages::only_owner_runs(id, whose, "containers"),
         ));
     }
     let Some(dir) = &world.config.containers.cdi_dir else {

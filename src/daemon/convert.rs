@@ -309,10 +309,9 @@ impl Gpus {
                     .collect(),
             };
             let [index] = matches.as_slice() else {
-                let what = if matches.is_empty() {
-                    "there is no such GPU on this machine"
-                } else {
-                    "several GPU UUIDs begin with this"
+                let what = match matches.is_empty() {
+                    true => messages::no_gpu(word),
+                    false => messages::several_gpus(word),
                 };
                 return Err(usage(format!("{lead}{word}: {what}")).with_hint(format!(
                     "GPUs 0 to {}, or a UUID, as gshare status shows them",

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use gshare_config::{Config, Paths};
 use gshare_enforcer::driver::Library;
+use gshare_proto::messages;
 
 use super::strict::{Found, LibDirs, Strict, search};
 
@@ -25,7 +26,7 @@ impl Driver {
         let dirs = LibDirs::choose(&paths.runtime_dir, &paths.state_dir);
         let nvml = search(config.driver.libnvidia_ml.as_deref(), &dirs)
             .locate(Library::Nvml)
-            .context("no NVIDIA driver\nhint: to try gshare without a GPU: gshare demo")?;
+            .with_context(|| format!("no NVIDIA driver\nhint: {}", messages::try_demo()))?;
         let libcuda = search(config.driver.libcuda.as_deref(), &dirs)
             .locate(Library::Cuda)
             .map_err(|e| e.to_string());

@@ -314,7 +314,7 @@ pub(crate) fn join(
         let whose = with.host.names.user(owner);
         return Err(WireError::new(
             ErrorCode::NotPermitted,
-            format!("{id} belongs to {whose}; only {whose} can run programs in it"),
+            messages::only_owner_runs(id, whose, "programs"),
         )
         .with_hint(messages::claim_your_own()));
     }

@@ -432,18 +432,17 @@ fn of_seen(seen: &Seen, g: usize) -> Vec<(Grade, String, String)> {
     }
     if let Some(rows) = seen.remapped {
         if rows.failed {
-            let text = "remapping of a memory row failed".to_owned();
+            let text = messages::remapping_failed();
             found.push((Grade::Sick, text, "replace the GPU".to_owned()));
         } else if rows.pending {
-            let text = "remapping of a memory row waits for a reset".to_owned();
-            found.push((Grade::Warned, text, reset()));
+            found.push((Grade::Warned, messages::remapping_waits(), reset()));
         }
     }
     for text in seen.clock_reasons.map(table::throttled).unwrap_or_default() {
         let what = "check cooling and power supply".to_owned();
         found.push((
             Grade::Warned,
-            format!("its clocks are throttled: {text}"),
+            format!("its clocks are slowed: {text}"),
             what,
         ));
     }

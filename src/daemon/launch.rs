@@ -3,7 +3,7 @@
 use std::fs;
 use std::sync::Arc;
 
-use gshare_abi::wire::{Launch, LaunchAnswer, Plan};
+use gshare_abi::wire::{Launch, LaunchAnswer, NO_NEW_PRIVS, Plan};
 use gshare_core::{ClaimId, Request, Share};
 use gshare_enforcer::proc::PidFd;
 use gshare_proto::{Caps, ErrorCode, WireError, messages};
@@ -142,14 +142,8 @@ impl Strict {
         let status = fs::read_to_string(format!("/proc/{}/status", process.pid));
         let status = status.unwrap_or_default();
         if field(&status, "NoNewPrivs:") == Some("1") && peer.uid != 0 {
-            return Err(WireError::new(
-                ErrorCode::NotPermitted,
-                "this machine enforces strict limits, and gshare-exec cannot set them: no_new_privs is set for this process",
-            )
-            .with_hint(
-                "a sandbox, a container or a systemd unit with NoNewPrivileges= sets no_new_privs: run gshare claim \
-                 outside it, and start the sandbox or container inside the claim",
-            ));
+            let [text, hint] = NO_NEW_PRIVS;
+            return Err(WireError::new(ErrorCode::NotPermitted, text).with_hint(hint));
         }
         Ok(())
     }

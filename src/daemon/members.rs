@@ -13,7 +13,7 @@ use gshare_core::units::show_duration;
 use gshare_core::{Bytes, ClaimId, Ledger};
 use gshare_enforcer::cgroup::ClaimTree as _;
 use gshare_enforcer::proc::{self, PidFd, ProcessKey};
-use gshare_proto::WireError;
+use gshare_proto::{WireError, messages};
 
 use super::claims::Claims;
 use super::command::{Command, EndCommand};
@@ -324,11 +324,9 @@ impl Claims {
             live.told.at = Some(Instant::now());
         }
         let (_, bytes, gpu) = last.filter(|_| new)?;
-        let free = ledger.mem_free(gpu);
-        Some(format!(
-            "{id} was refused {} at its limit on GPU {gpu}, which has {free} free",
-            Bytes(bytes)
-        ))
+        let part = ledger.slices(id)?.iter().find(|s| s.gpu == gpu)?;
+        let (what, free) = (Bytes(bytes), ledger.mem_free(gpu));
+        Some(messages::refused(id, what, part.mem_limit, free, gpu))
     }
 
     pub(super) fn claim_by_registration(&self, pid: i32) -> Option<ClaimId> {

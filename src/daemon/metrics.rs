@@ -18,7 +18,7 @@ use std::path::Path;
 use anyhow::Context;
 use gshare_config::{Listen, Mode};
 use gshare_core::Quota;
-use gshare_proto::Snapshot;
+use gshare_proto::{Snapshot, messages};
 use tokio::sync::mpsc;
 
 pub(crate) use count::Answers;
@@ -184,8 +184,7 @@ fn bind(path: &Path, mode: Mode) -> anyhow::Result<UnixListener> {
     if let Ok(meta) = path.symlink_metadata() {
         anyhow::ensure!(
             meta.file_type().is_socket(),
-            "{} exists but is not a socket",
-            path.display()
+            messages::not_a_socket(path.display())
         );
         let served = std::os::unix::net::UnixStream::connect(path).is_ok();
         anyhow::ensure!(!served, "another program listens at {}", path.display());

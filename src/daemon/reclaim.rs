@@ -208,7 +208,7 @@ pub(crate) fn share(with: &mut Effects, id: ClaimId, slices: &[Slice]) -> Option
     // An unsaved share is back to the full one after a restart, which harms nobody.
     with.journal.keep(record, "a claim's lowered share");
     let text = format!(
-        "{id} is now guaranteed {} % of the compute; it asked for {} %",
+        "{id} now has {} % of the compute; it asked for {} %",
         now / 10,
         full / 10
     );

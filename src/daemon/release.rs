@@ -88,7 +88,7 @@ pub(crate) fn order(
     let act = |g: &usize| release_act(world.gpus, "release", *g, &after);
     let acts = gpus.iter().map(act).collect();
     let names = list(&gpus);
-    let undo = format!("gshare admin release {} --take", words_of(&gpus));
+    let undo = messages::take_back(words_of(&gpus));
     let back = match for_ms {
         None => format!("to take it back: {undo}"),
         Some(ms) => format!("taken back in {} s", ms / 1000),

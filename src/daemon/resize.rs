@@ -337,7 +337,7 @@ fn resize_refused(world: &World<'_>, ticket: u64, error: &ResizeError) {
         // Round up to the next MiB, so that the printed size is enough.
         let mib = charge.0.div_ceil(Bytes::MIB);
         told = told.with_hint(format!(
-            "let the program free some memory, or lower only the guarantee and keep the limit: add --gpu-mem-limit {mib}M"
+            "let the program free some memory, or lower only the size and keep the limit: add --gpu-mem-limit {mib}M"
         ));
     } else if error.for_now() {
         told = told.with_hint("--wait waits until there is room");

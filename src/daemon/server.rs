@@ -18,7 +18,9 @@ use anyhow::Context;
 use gshare_abi::wire::{self, Request};
 use gshare_enforcer::cgroup::UnitTree;
 use gshare_enforcer::proc;
-use gshare_proto::{AdminCall, Call, ErrorCode, Hello, MAX_LINE, PROTOCOL, Reply, WireError};
+use gshare_proto::{
+    AdminCall, Call, ErrorCode, Hello, MAX_LINE, PROTOCOL, Reply, WireError, messages,
+};
 use tokio::io::Interest;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Semaphore, mpsc, watch};
@@ -122,8 +124,8 @@ pub(crate) fn bind(path: &Path, everybody: bool) -> anyhow::Result<UnixListener>
                 .is_ok_and(|m| !std::os::unix::fs::FileTypeExt::is_socket(&m.file_type())) =>
         {
             anyhow::bail!(
-                "{} exists but is not a socket\nhint: move it away",
-                path.display()
+                "{}\nhint: move it away",
+                messages::not_a_socket(path.display())
             );
         }
         Err(_) => {}

@@ -136,7 +136,7 @@ fn state_text(live: &Live, state: ClaimState, idle_s: Option<u64>, parts: &[Clai
         .iter()
         .fold(0, |sum: u64, p| sum.saturating_add(over_request(p)));
     if over > 0 {
-        return format!("{} over its request", Bytes(over));
+        return format!("{} over its size", Bytes(over));
     }
     if let Some(idle) = idle_s.filter(|s| *s >= IDLE_SHOWN_S) {
         // With seconds the row would change constantly.

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use gshare_proto::{Identity, Snapshot};
+use gshare_proto::{Identity, Snapshot, messages};
 
 use super::connection::Sender;
 use super::history::store::ClaimFace;
@@ -100,7 +100,7 @@ impl Viewer {
                 (claim.name, claim.containers) = (None, Vec::new());
                 claim.command.clear();
                 if let Some(text) = &mut claim.overuse {
-                    "uses more than it holds".clone_into(text);
+                    *text = messages::uses_more();
                 }
                 claim.identity = Identity::default();
                 let processes = claim.processes.iter_mut();

@@ -225,12 +225,12 @@ mod tests {
         queued.queue.push(QueueView {
             id: "c7".to_owned(),
             name: Some(FINETUNE.to_owned()),
-            reason: "wants a whole GPU".to_owned(),
+            reason: "needs a whole GPU".to_owned(),
             ..Default::default()
         });
         let told = play(&mut direction, 27_100, 27_300, &queued);
         let words = told[0].1.as_deref().unwrap_or_default();
-        assert!(words.contains("wants a whole GPU"), "{words}");
+        assert!(words.contains("needs a whole GPU"), "{words}");
         assert!(!direction.seen(at(60_000)), "it was never told to run");
     }
 

@@ -89,7 +89,7 @@ fn signals_are_left_as_they_were() {
     assert_eq!(direct.len(), 3, "{direct:?}");
     for replies in [
         vec![grant()],
-        vec![queued(1, "wants 2"), queued(1, "wants 1"), grant()],
+        vec![queued(1, "needs 2"), queued(1, "needs 1"), grant()],
     ] {
         let args: Vec<&str> = ["claim", "--"].into_iter().chain(look).collect();
         let (output, _) = run(&home, &args, replies);

@@ -21,14 +21,14 @@ fn refusals_have_their_exit_code_their_reason_and_a_hint() {
     ] {
         let reply = error(
             code,
-            "wants 11.8 GiB; most free is 5.8 on GPU 0",
+            "needs 11.8 GiB; most free is 5.8 on GPU 0",
             Some("-g 0.2 starts now"),
         );
         let (output, _) = run(&home, &["claim", "--", "true"], vec![reply]);
         assert_eq!(output.status.code(), Some(exit), "{code}");
         assert_eq!(
             stderr(&output),
-            "gshare: wants 11.8 GiB; most free is 5.8 on GPU 0\nhint: -g 0.2 starts now\n"
+            "gshare: needs 11.8 GiB; most free is 5.8 on GPU 0\nhint: -g 0.2 starts now\n"
         );
     }
 }

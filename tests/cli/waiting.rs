@@ -14,7 +14,7 @@ use crate::support::{GSHARE, SOON};
 #[test]
 fn a_wait_is_told_whenever_it_changes() {
     let home = Home::new();
-    let reason = "wants 11.8 GiB; most free is 5.8 on GPU 0";
+    let reason = "needs 11.8 GiB; most free is 5.8 on GPU 0";
     let replies = vec![
         queued(2, reason),
         queued(2, reason),

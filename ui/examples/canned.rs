@@ -71,7 +71,7 @@ fn answer(snapshot: &mut Snapshot, call: Call) -> Result<Reply, Failure> {
         }
         _ => Err(Failure {
             message: format!(
-                "{:?}: wants 23.5 GiB; most free is 5.8 on GPU 0",
+                "{:?}: needs 23.5 GiB; most free is 5.8 on GPU 0",
                 ErrorCode::NotAvailable
             ),
             hint: Some("-g .2 starts now".to_owned()),

@@ -4,7 +4,7 @@ pub(crate) mod act;
 mod mouse;
 
 use crossterm::event::{KeyEvent, KeyEventKind};
-use gshare_proto::{Call, Reply};
+use gshare_proto::{Call, Reply, messages};
 
 use crate::feed::{Failure, Request, Update};
 use crate::form::Kind;
@@ -117,7 +117,7 @@ fn part<T>(
     of: impl FnOnce(Reply) -> Option<T>,
 ) -> Result<T, String> {
     let reply = outcome.map_err(|failure| failure.sentence())?;
-    of(reply).ok_or_else(|| STRANGE.to_owned())
+    of(reply).ok_or_else(messages::strange_answer)
 }
 
 fn answer(model: &mut Model, seq: u64, outcome: Result<Reply, Failure>) {
@@ -194,7 +194,7 @@ fn done(model: &mut Model, seq: u64, asked: Asked, outcome: Result<Reply, Failur
                 Reply::Resized(resized) => (Tone::Good, resized.message.replace('\n', "; ")),
                 Reply::Admin(done) => (Tone::Good, done.message.replace('\n', "; ")),
                 Reply::Queued(q) => (Tone::Plain, format!("{} waits: {}", q.id, q.reason)),
-                _ => (Tone::Plain, STRANGE.to_owned()),
+                _ => (Tone::Plain, messages::strange_answer()),
             };
             if form.is_some() {
                 model.dialog = None;
@@ -203,9 +203,6 @@ fn done(model: &mut Model, seq: u64, asked: Asked, outcome: Result<Reply, Failur
         }
     }
 }
-
-/// An answer of another version.
-const STRANGE: &str = "the service gave an answer that this screen does not understand";
 
 /// The service's answer to the typed claim; what was typed since is tried next.
 fn tried(model: &mut Model, seq: u64, outcome: Result<Reply, Failure>) {

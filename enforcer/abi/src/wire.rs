@@ -20,7 +20,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-pub use self::launch::{Bind, Launch, LaunchAnswer, Plan};
+pub use self::launch::{Bind, Launch, LaunchAnswer, NO_NEW_PRIVS, Plan};
 pub use self::message::{LIMIT, Malformed, begins, length};
 
 use self::message::{Body, Writer, open};

@@ -7,6 +7,7 @@ use nix::sys::signal::{Signal, raise as raise_signal};
 use nix::unistd::{getppid, getuid};
 
 use gshare_abi::Handover;
+use gshare_abi::wire::NO_NEW_PRIVS;
 
 use crate::refusal::{INTERNAL, NOT_PERMITTED, Refusal};
 use crate::sys::{self, SYS_ADMIN, Sets};
@@ -22,11 +23,8 @@ pub(crate) fn check_privilege() -> Result<(), Refusal> {
         return Ok(());
     }
     if prctl::get_no_new_privs().unwrap_or(false) {
-        return Err(Refusal::new(
-            NOT_PERMITTED,
-            "this machine enforces strict limits, and gshare-exec cannot set them: no_new_privs is set for this process",
-        )
-        .hint("a sandbox, a container or a systemd unit with NoNewPrivileges= sets no_new_privs: run gshare claim outside it, and start the sandbox or container inside the claim"));
+        let [text, hint] = NO_NEW_PRIVS;
+        return Err(Refusal::new(NOT_PERMITTED, text).hint(hint));
     }
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let traced = status

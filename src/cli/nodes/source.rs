@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use gshare_core::units::show_duration;
-use gshare_proto::{Snapshot, printable};
+use gshare_proto::{Snapshot, messages, printable};
 use nix::fcntl::OFlag;
 
 use super::{Node, Row, SILENT};
@@ -240,9 +240,7 @@ fn listen(
         }
         match serde_json::from_slice::<Snapshot>(&line) {
             Ok(snapshot) => told(Node::of(&snapshot)),
-            Err(_) => {
-                wrong = Some("this version of gshare does not understand its answer".to_owned());
-            }
+            Err(_) => wrong = Some(messages::strange_answer()),
         }
     }
     let ended = locked(program).take();

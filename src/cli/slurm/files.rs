@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::fs;
 use std::path::Path;
 
-use gshare_proto::{Call, Reply};
+use gshare_proto::{Call, Reply, messages};
 
 use super::super::args::slurm::{ConfigArgs, FILES, SiteArgs};
 use super::health::{drained, node};
@@ -272,10 +272,7 @@ pub(super) fn check(site: &Site) -> Outcome {
             }
         }
         Err(Not::Refused(why)) => missing.push(format!("gshare's service: {why}")),
-        _ => missing.push(format!(
-            "gshare's service does not answer at {}",
-            site.socket.display()
-        )),
+        _ => missing.push(messages::no_answer(site.socket.display())),
     }
     let asked = slurm("scontrol", &["show", "config"]).and_then(|config| {
         Ok((

@@ -20,18 +20,18 @@ pub struct ClaimIdArgs {
 /// Guaranteed parts of each GPU and upper limits, besides `-g`: the same for all commands that take a size.
 #[derive(Args, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PartArgs {
-    /// Guaranteed memory per GPU, e.g. 8G (GiB) [default with -g: the same fraction]
+    /// Memory per GPU, e.g. 8G (GiB) [default with -g: the same fraction]
     #[arg(help_heading = "Size", long, visible_alias = "gpu-memory", value_name = "SIZE", value_parser = value::gpu_memory)]
     pub gpu_mem: Option<Bytes>,
-    /// Maximum memory per GPU. Memory above the guaranteed amount is available only while other claims leave it free
-    /// [default for new claims: the guaranteed memory; for notebooks: set by the service]
+    /// Maximum memory per GPU. Memory above the size is available only while other claims leave it free
+    /// [default for new claims: the size; for notebooks: set by the service]
     #[arg(help_heading = "Size", long, visible_alias = "gpu-memory-limit", value_name = "SIZE", value_parser = value::gpu_memory)]
     pub gpu_mem_limit: Option<Bytes>,
-    /// Guaranteed share of each GPU's SMs, in percent [default with -g: the same fraction; for a new claim with
+    /// Share of each GPU's SMs, in percent [default with -g: the same fraction; for a new claim with
     /// --gpu-mem but no -g: --gpu-mem divided by the GPU's memory]
     #[arg(help_heading = "Size", long, value_name = "PERCENT", value_parser = value::sm)]
     pub sm: Option<Share>,
-    /// Maximum share of each GPU's SMs, e.g. 0.8 or 80%. SMs above the guaranteed share are available only while other
+    /// Maximum share of each GPU's SMs, e.g. 0.8 or 80%. SMs above the size are available only while other
     /// claims leave them idle [default for new claims: set by the service, normally all]
     #[arg(help_heading = "Size", long, value_name = "PART", value_parser = value::limit)]
     pub limit: Option<Share>,

@@ -179,11 +179,11 @@ pub enum RequestError {
     #[error(transparent)]
     Unit(#[from] UnitError),
     /// More than one GPU, but not a whole number of them.
-    #[error("-g {0} is neither a part of one GPU (up to 1) nor a whole number of GPUs")]
+    #[error("{0} is neither a part of one GPU (up to 1) nor a whole number of GPUs")]
     NotWhole(Share),
     /// A limit below the guaranteed part.
     #[error(
-        "{what} limit {limit} is below the request {request}; a limit is the most a claim may use, so it cannot be lower"
+        "{what} limit {limit} is below the size {request}; a limit is the most a claim may use, so it cannot be lower"
     )]
     LimitBelowRequest {
         /// `memory` or `SM`.

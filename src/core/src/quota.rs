@@ -85,7 +85,7 @@ impl fmt::Display for Over {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "wants {} of a GPU; {} may hold {} at most and holds {}",
+            "needs {} of a GPU; {} may hold {} at most and holds {}",
             self.wanted.short(),
             self.party,
             self.max.short(),

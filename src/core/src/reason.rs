@@ -169,12 +169,12 @@ impl fmt::Display for Reason {
                 } else {
                     "GPU"
                 };
-                write!(f, "wants {wanted} {several}; {present} can be used here")
+                write!(f, "needs {wanted} {several}; {present} can be used here")
             }
             Self::TooBig { wanted, largest } => {
                 write!(
                     f,
-                    "wants {wanted} on one GPU; the largest share of a GPU here is {largest}"
+                    "needs {wanted} on one GPU; the largest share of a GPU here is {largest}"
                 )
             }
             Self::Instances { gpus: 2.., .. } => f.write_str(
@@ -186,7 +186,7 @@ impl fmt::Display for Reason {
                 ..
             } => write!(
                 f,
-                "wants {} % of a GPU's memory and {} % of its SMs; the largest MIG instance has {} % and {} %",
+                "needs {} % of a GPU's memory and {} % of its SMs; the largest MIG instance has {} % and {} %",
                 mem.percent(),
                 sm.percent(),
                 largest.0.percent(),
@@ -196,7 +196,7 @@ impl fmt::Display for Reason {
                 wanted, largest, ..
             } => write!(
                 f,
-                "wants {} % of a GPU's SMs; the largest MIG instance with this memory has {} %",
+                "needs {} % of a GPU's SMs; the largest MIG instance with this memory has {} %",
                 wanted.1.percent(),
                 largest.1.percent()
             ),
@@ -222,7 +222,7 @@ impl fmt::Display for Reason {
             ),
             Self::Drained { wanted, open } => write!(
                 f,
-                "wants {}; of the GPUs that it may use, {open} accept{} new claims",
+                "needs {}; of the GPUs that it may use, {open} accept{} new claims",
                 many(*wanted as usize, "GPU"),
                 if *open == 1 { "s" } else { "" },
             ),
@@ -233,9 +233,9 @@ impl fmt::Display for Reason {
                 unclaimed,
                 ..
             } => {
-                write!(f, "wants {wanted}; most free is {free} on GPU {gpu}")?;
+                write!(f, "needs {wanted}; most free is {free} on GPU {gpu}")?;
                 if *unclaimed >= Bytes::mib(64) {
-                    write!(f, " ({unclaimed} there is used outside claims)")?;
+                    write!(f, " ({unclaimed} there is used without a claim)")?;
                 }
                 Ok(())
             }
@@ -243,14 +243,14 @@ impl fmt::Display for Reason {
                 wanted, free, gpu, ..
             } => write!(
                 f,
-                "wants {} % of a GPU's SMs; most free is {} % on GPU {gpu}",
+                "needs {} % of a GPU's SMs; most free is {} % on GPU {gpu}",
                 wanted.percent(),
                 free.percent()
             ),
             Self::FewerGpus { wanted, fit } => {
                 write!(
                     f,
-                    "wants {wanted} GPUs of one model at once; {fit} would fit now"
+                    "needs {wanted} GPUs of one model at once; {fit} would fit now"
                 )
             }
             Self::Mode { gpu, sharing, .. } => match sharing {

@@ -82,7 +82,7 @@ pub enum ResizeError {
         gpu: usize,
     },
     /// More than the GPU can ever provide.
-    #[error("wants {wanted} on GPU {gpu}; claims can use at most {largest} there")]
+    #[error("needs {wanted} on GPU {gpu}; claims can use at most {largest} there")]
     TooBig {
         /// Requested memory.
         wanted: Bytes,
@@ -186,11 +186,11 @@ impl fmt::Display for NoRoom {
         match self.short {
             Short::Memory { wanted, most } => write!(
                 f,
-                "wants {wanted} on GPU {gpu}; at most {most} is possible, including what it has"
+                "needs {wanted} on GPU {gpu}; at most {most} is possible, including what it has"
             ),
             Short::Sms { wanted, most } => write!(
                 f,
-                "wants {} % of the compute of GPU {gpu}; at most {} % is possible, including what it has",
+                "needs {} % of the compute of GPU {gpu}; at most {} % is possible, including what it has",
                 wanted.percent(),
                 most.percent()
             ),

@@ -58,11 +58,8 @@ impl FromStr for Size {
         let plain = |e: UnitError| e.to_string();
         let Some((gpus, each)) = text.split_once(['x', 'X', '\u{d7}']) else {
             let share = part(text).map_err(plain)?;
-            return Self::from_share(share).map_err(|_| {
-                format!(
-                    "`{text}` is neither a part of one GPU (up to 1) nor a whole number of GPUs; parts of several are written 2x0.75"
-                )
-            });
+            return Self::from_share(share)
+                .map_err(|e| format!("{e}; parts of several are written 2x0.75"));
         };
         let gpus: u32 = gpus.trim().parse().map_err(|_| bad())?;
         let each = part(each).map_err(|_| bad())?;

@@ -21,7 +21,7 @@ pub(super) fn order(
     let g = found
         .first()
         .map(|g| *g as usize)
-        .ok_or_else(|| usage(format!("this machine has no GPU {word}")))?;
+        .ok_or_else(|| usage(messages::no_gpu(word)))?;
     let gpu = &world.gpus[g];
     if gpu.parent.is_some() {
         return Err(usage(format!(

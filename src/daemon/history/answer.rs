@@ -451,7 +451,7 @@ impl Store {
         let span = Span::with_level(from, to, REPORT_POINTS, level);
         let uid = match &spec.user {
             Some(user) => Some(names.uid(user).ok_or_else(|| {
-                WireError::new(ErrorCode::Usage, format!("there is no user `{user}`"))
+                WireError::new(ErrorCode::Usage, messages::no_user(user))
                     .with_hint("a login name or a uid")
             })?),
             None => None,

@@ -139,7 +139,7 @@ pub(crate) fn lever_rows(
     };
     let release = world.gpus.driver_release();
     let moves = match release {
-        Some(r) if r.0 < MOVES_SINCE => Err(format!("needs driver release {MOVES_SINCE} or later")),
+        Some(r) if r.0 < MOVES_SINCE => Err(messages::needs_driver(MOVES_SINCE)),
         _ if world.host.fences.filters.is_none() => Ok("without a device filter: ".to_owned()),
         _ => Ok(String::new()),
     };
@@ -182,11 +182,7 @@ pub(crate) fn levers_of(
     // A user's request is tried.
     let park = park.and_then(|()| match world.gpus.refuses_pytorch() {
         false => Ok(()),
-        true => Err(format!(
-            "driver release {} cannot checkpoint most programs, so gshare offloads none by itself; to try it: \
-             gshare offload",
-            world.gpus.driver_version()
-        )),
+        true => Err(messages::cannot_checkpoint(world.gpus.driver_version())),
     });
     Levers {
         park,

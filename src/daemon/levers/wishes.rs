@@ -7,7 +7,7 @@ use gshare_abi::wire::Want;
 use gshare_core::machine::Event;
 use gshare_core::machine::lever::{ParkedBy, Wish};
 use gshare_core::{ClaimId, Reason};
-use gshare_proto::{ErrorCode, LeverWish, Queued, Reply, WireError};
+use gshare_proto::{ErrorCode, LeverWish, Queued, Reply, WireError, messages};
 
 use crate::daemon::claims::Claims;
 use crate::daemon::command::{Command, LeverCommand};
@@ -282,16 +282,14 @@ fn own_granted(
 /// A GPU by index, UUID or prefix of one.
 fn gpu_named(gpus: &Gpus, word: &str) -> Result<usize, String> {
     if let Ok(index) = word.parse::<usize>() {
-        return match gpus.get(index) {
-            Some(_) => Ok(index),
-            None => Err(format!("there is no GPU {index}")),
-        };
+        let known = gpus.get(index).map(|_| index);
+        return known.ok_or_else(|| messages::no_gpu(index));
     }
     let mut fits = (0..gpus.len()).filter(|g| gpus[*g].uuid.starts_with(word));
     match (fits.next(), fits.next()) {
         (Some(gpu), None) => Ok(gpu),
-        (Some(_), Some(_)) => Err(format!("several GPU UUIDs begin with `{word}`")),
-        (None, _) => Err(format!("there is no GPU `{word}`")),
+        (Some(_), Some(_)) => Err(messages::several_gpus(word)),
+        (None, _) => Err(messages::no_gpu(word)),
     }
 }
 

@@ -49,7 +49,7 @@ pub(super) fn gpus(page: &mut Page, snapshot: &Snapshot) {
         }),
         (
             "gshare_gpu_memory_allocatable_bytes",
-            "Memory that claims can have: total minus the reserve and use outside claims.",
+            "Memory that claims can have: total minus the reserve and what is used without a claim.",
             |g| g.mem_allocatable.map(|b| b as f64),
         ),
         (
@@ -59,7 +59,7 @@ pub(super) fn gpus(page: &mut Page, snapshot: &Snapshot) {
         ),
         (
             "gshare_gpu_memory_charged_bytes",
-            "Charged to claims, context overhead included.",
+            "Counted for claims, context overhead included.",
             |g| g.mem_charged.map(|b| b as f64),
         ),
         (
@@ -69,12 +69,12 @@ pub(super) fn gpus(page: &mut Page, snapshot: &Snapshot) {
         ),
         (
             "gshare_gpu_memory_unclaimed_bytes",
-            "Used by processes outside claims.",
+            "Used by processes without a claim.",
             |g| g.mem_unclaimed.map(|b| b as f64),
         ),
         (
             "gshare_gpu_sm_requested_ratio",
-            "Part of the SMs guaranteed to claims.",
+            "Part of the SMs in the sizes of claims.",
             |g| Some(g.sm_claimed),
         ),
         (
@@ -128,7 +128,7 @@ pub(super) fn claims(page: &mut Page, snapshot: &Snapshot) {
     let families: [(&str, &str, Read); 10] = [
         (
             "gshare_claim_memory_requested_bytes",
-            "Guaranteed to the claim.",
+            "Memory in the claim's size.",
             |_, g| Some(g.mem_request as f64),
         ),
         (
@@ -138,7 +138,7 @@ pub(super) fn claims(page: &mut Page, snapshot: &Snapshot) {
         ),
         (
             "gshare_claim_memory_charged_bytes",
-            "Charged to the claim, context overhead included.",
+            "Counted for the claim, context overhead included.",
             |_, g| g.mem_charge.map(|b| b as f64),
         ),
         (
@@ -153,7 +153,7 @@ pub(super) fn claims(page: &mut Page, snapshot: &Snapshot) {
         ),
         (
             "gshare_claim_sm_requested_ratio",
-            "Part of the SMs guaranteed to the claim.",
+            "Part of the SMs in the claim's size.",
             |_, g| Some(g.sm_request),
         ),
         (
@@ -309,7 +309,7 @@ pub(super) fn users(page: &mut Page, snapshot: &Snapshot) {
     page.family(
         "gshare_unclaimed_processes",
         GAUGE,
-        "GPU processes outside claims, excluding graphics.",
+        "GPU processes without a claim, excluding graphics.",
     );
     for gpu in &snapshot.gpus {
         let outside = snapshot.unclaimed.iter();

@@ -32,8 +32,7 @@ pub(crate) fn order(
     let g = g.ok_or_else(|| WireError::new(ErrorCode::Usage, messages::no_gpu_named()))?;
     let refuse = |text: String| WireError::new(ErrorCode::NotAvailable, text);
     if world.gpus.is_released(g) {
-        return Err(refuse(format!("GPU {g} is released"))
-            .with_hint(format!("gshare admin release {g} --take")));
+        return Err(refuse(format!("GPU {g} is released")).with_hint(messages::take_back(g)));
     }
     if !world.gpus.dividing.is_empty() {
         return Err(refuse("another GPU is being divided".to_owned()));

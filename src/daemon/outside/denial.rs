@@ -44,7 +44,7 @@ impl NoEffect {
     pub(crate) fn text(&self) -> String {
         let Self { why, fix } = self;
         format!(
-            "stage 4 has no effect here, programs without a claim can open the GPUs: {why}. To fix it: {fix}"
+            "stage 4 has no effect here, and programs without a claim can open the GPUs: {why}. To fix it: {fix}"
         )
     }
 }
@@ -95,8 +95,8 @@ impl Denial {
     /// The notice to users after a change.
     fn told(&self, was_open: bool) -> Option<Command> {
         let text = match self.places.is_empty() {
-            true => "programs outside claims can open GPUs again",
-            false => "programs outside claims cannot open GPUs from now on",
+            true => "programs without a claim can open GPUs again",
+            false => "programs without a claim cannot open GPUs from now on",
         };
         let changed = self.places.is_empty() != was_open;
         changed.then(|| Command::Notice(text.to_owned()))
@@ -254,7 +254,7 @@ mod tests {
             places: BTreeSet::from([dir]),
             ..Denial::default()
         };
-        let closed = "programs outside claims cannot open GPUs from now on";
+        let closed = "programs without a claim cannot open GPUs from now on";
         assert_eq!(told(denial.told(true)), closed);
         assert_eq!(told(denial.told(false)), "", "as before");
         let old = || {
@@ -263,13 +263,13 @@ mod tests {
                 fix: "a new one".to_owned(),
             })
         };
-        let open = "stage 4 has no effect here, programs without a claim can open the GPUs: too old. To fix it: a new one";
+        let open = "stage 4 has no effect here, and programs without a claim can open the GPUs: too old. To fix it: a new one";
         assert_eq!(told(denial.note(old())), open);
         assert_eq!(told(denial.note(old())), "", "it is shown still");
         assert!(denial.text().ends_with("too old"), "{}", denial.text());
         assert_eq!(told(denial.note(None)), "");
         denial.places.clear();
-        let again = "programs outside claims can open GPUs again";
+        let again = "programs without a claim can open GPUs again";
         assert_eq!(told(denial.told(false)), again);
     }
 

@@ -154,7 +154,7 @@ pub(crate) fn over_limit(world: &World<'_>, id: ClaimId) -> Option<String> {
     };
     let gpu = record.slices.iter().find_map(lacks)?;
     Some(format!(
-        "other claims hold all of GPU {gpu}: {id} keeps what it has there, but nothing is guaranteed to it"
+        "other claims hold all of GPU {gpu}: {id} keeps what it has there, but nothing there is kept for it"
     ))
 }
 

@@ -96,7 +96,7 @@ pub(super) fn limits_row(world: &World<'_>) -> Check {
             name,
             if others == 0 { "ok" } else { "limited" },
             format!(
-                "on {some} of {} the driver itself enforces memory: each claim is guaranteed its size, and its \
+                "on {some} of {} the driver itself enforces memory: each claim always gets its size, and its \
                  limit is the maximum",
                 many(some + others, "GPU")
             ),

@@ -92,7 +92,7 @@ fn name(
         others.push(format!("{id} of {}", world.host.names.user(owner)));
     }
     let line = format!(
-        "gshare: {what}. This memory is guaranteed to {}. To create a claim for your program: gshare adopt {pid}",
+        "gshare: {what}. This memory is part of the size of {}. To create a claim for your program: gshare adopt {pid}",
         others.join(", ")
     );
     let terminal = proc::terminal(pid, uid);

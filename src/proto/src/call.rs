@@ -317,7 +317,7 @@ pub struct Queued {
     pub id: String,
     /// 1 is the head of the queue.
     pub position: u32,
-    /// Why, with the holders: `wants 11.8 GiB; most free is 5.8 on GPU 0`.
+    /// Why, with the holders: `needs 11.8 GiB; most free is 5.8 on GPU 0`.
     pub reason: String,
     /// Arguments that would start now: `-g 0.2`.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -6,13 +6,13 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::{Call, Hello, MAX_LINE, PROTOCOL, Reply, WireError};
+use crate::{Call, Hello, MAX_LINE, PROTOCOL, Reply, WireError, messages};
 
 /// Why a call failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// No service listens there.
-    #[error("no gshare service answers at {path}")]
+    #[error("{}", messages::no_answer(.path.display()))]
     NoService {
         /// Socket.
         path: PathBuf,
@@ -27,7 +27,7 @@ pub enum ClientError {
     #[error("the gshare service closed the connection")]
     Closed,
     /// This client does not understand the service's reply.
-    #[error("the gshare service answered something that this client does not understand")]
+    #[error("{}", messages::strange_answer())]
     Garbled(#[source] serde_json::Error),
     /// The service refused the call.
     #[error("{}", .0.message)]

@@ -2,7 +2,7 @@
 
 use gshare_proto::counts::many;
 use gshare_proto::totals::{bursts, slowed_by, throttled};
-use gshare_proto::{Caps, ClaimState, ClaimView, Snapshot};
+use gshare_proto::{Caps, ClaimState, ClaimView, Snapshot, messages};
 
 use super::Viewer;
 use crate::text::{Clock, percent};
@@ -24,7 +24,7 @@ pub(crate) fn words(claim: &ClaimView, snapshot: &Snapshot, clock: Clock, arrow:
         return plain(to.map_or_else(|| text.clone(), |to| format!("{arrow} {to}")));
     }
     if claim.overuse.is_some() {
-        return look("uses more than it has".to_owned());
+        return look(messages::uses_more());
     }
     if claim.adopted {
         return look("no claim".to_owned());

@@ -273,11 +273,11 @@ fn a_claim_is_made_held_and_never_waits() {
     answer_with(
         &mut m,
         *seq,
-        refused("wants 23.5 GiB; most free is 5.8 on GPU 0"),
+        refused("needs 23.5 GiB; most free is 5.8 on GPU 0"),
     );
     let text = screen(&m);
     assert!(
-        text.contains("wants 23.5 GiB; most free is 5.8 on GPU 0. -g .2 starts now"),
+        text.contains("needs 23.5 GiB; most free is 5.8 on GPU 0. -g .2 starts now"),
         "{text}"
     );
     let sent = claims(press(&mut m, "<enter>"));

@@ -1,6 +1,6 @@
 //! The health of the GPUs, and the abilities of this machine and its service.
 
-use gshare_proto::{Caps, Check, GpuState, GpuView, Grade, HealthView, Snapshot};
+use gshare_proto::{Caps, Check, GpuState, GpuView, Grade, HealthView, Snapshot, messages};
 use ratatui::layout::{Constraint, Rect};
 use ratatui::text::Line;
 use ratatui::widgets::{Row as Cells, Table};
@@ -83,10 +83,8 @@ pub(super) fn health(view: &View<'_>, health: &HealthView) -> String {
     let slowed = health.throttle.iter().flatten();
     words.extend(slowed.map(|t| format!("slowed: {t}")));
     match health.remapped {
-        Some(rows) if rows.failed => words.push("remapping of memory rows failed".to_owned()),
-        Some(rows) if rows.pending => {
-            words.push("remapping of memory rows waits for a reset".to_owned());
-        }
+        Some(rows) if rows.failed => words.push(messages::remapping_failed()),
+        Some(rows) if rows.pending => words.push(messages::remapping_waits()),
         _ => {}
     }
     words.extend(health.tell.clone());
@@ -103,7 +101,7 @@ fn service(view: &View<'_>) -> Line<'static> {
             let up = view.model.clock.since(s.started_ms);
             format!("gshared {} ({}), up {up}", s.version, s.mode)
         }
-        None => "no service on this machine".to_owned(),
+        None => messages::no_service(),
     };
     line!(view; heading "SERVICE ", text text)
 }

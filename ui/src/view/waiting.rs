@@ -76,8 +76,8 @@ pub(super) fn detail(model: &Model, id: &str, look: &Look, cols: usize) -> Vec<L
     let each = if waiting.gpus > 1 { " on each GPU" } else { "" };
     let memory = |bytes| format!(", {} GiB{each}", gib(bytes));
     let memory = waiting.mem_request.map(memory).unwrap_or_default();
-    let wants = format!("{}{memory}  {what}", queue::size(waiting));
-    tell("wants", wants.trim_end(), theme.text);
+    let needs = format!("{}{memory}  {what}", queue::size(waiting));
+    tell("needs", needs.trim_end(), theme.text);
     tell("why", &waiting.reason, theme.text);
     if let Some(plan) = &waiting.plan {
         tell("doing", &format!("room is made: {plan}"), theme.good);

@@ -364,7 +364,7 @@ pub(crate) fn demo() -> Snapshot {
     base.queue[0].what = "python finetune.py".to_owned();
     base.queue[0].mem_request = Some(gib(79.1));
     base.queue[0].reason =
-        "wants 79.1 GiB on one GPU; most free is 39.5 on GPU 2 (c18, nlp holds 39.6)".to_owned();
+        "needs 79.1 GiB on one GPU; most free is 39.5 on GPU 2 (c18, nlp holds 39.6)".to_owned();
     base.unclaimed.clear();
     base.host = "demo".to_owned();
     base.simulated = true;

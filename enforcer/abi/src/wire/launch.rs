@@ -4,6 +4,13 @@
 use super::kind;
 use super::message::{Malformed, Writer, open};
 
+/// The refusal for a process with no_new_privs, and what to do, as both the launcher and the service say it.
+pub const NO_NEW_PRIVS: [&str; 2] = [
+    "this machine enforces strict limits, and gshare-exec cannot set them: no_new_privs is set for this process",
+    "a sandbox, a container or a systemd unit with NoNewPrivileges= sets no_new_privs: run gshare claim outside it, and \
+     start the sandbox or container inside the claim",
+];
+
 /// The launcher asks to become the command of a claim, or another process in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Launch {

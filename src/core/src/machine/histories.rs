@@ -101,7 +101,7 @@ fn a_drained_gpu_takes_no_new_claims_and_keeps_those_it_has() {
     let reason = w.machine.reason(ClaimId(4)).unwrap();
     assert_eq!(
         reason.to_string(),
-        "wants 1 GPU; of the GPUs that it may use, 0 accept new claims"
+        "needs 1 GPU; of the GPUs that it may use, 0 accept new claims"
     );
     assert_eq!(
         w.machine.ledger().holders(0),
@@ -139,7 +139,7 @@ fn a_quota_bounds_what_its_party_holds_together_and_blocks_nobody_else() {
     let reason = w.machine.reason(ClaimId(2)).expect("it waits");
     assert_eq!(
         reason.to_string(),
-        "wants 0.5 of a GPU; group:lab may hold 0.8 at most and holds 0.5"
+        "needs 0.5 of a GPU; group:lab may hold 0.8 at most and holds 0.5"
     );
     // The quota does not affect others, on any GPU. A claim that alone exceeds it is refused at once.
     enter(&mut w, 3, "user:bob");
@@ -220,7 +220,7 @@ fn an_instance_counts_for_its_part_of_a_gpu() {
     };
     assert_eq!(ask(1, 250), (Some(vec![1]), None));
     assert_eq!(ask(2, 250), (Some(vec![2]), None));
-    let kept = "wants 0.1 of a GPU; group:lab may hold 0.6 at most and holds 0.785";
+    let kept = "needs 0.1 of a GPU; group:lab may hold 0.6 at most and holds 0.785";
     assert_eq!(ask(3, 100), (None, Some(kept.to_owned())));
     // Three instances are not three GPUs: the other user is guaranteed half of 0.927.
     let mut other = Request::from_gpus(Share::from_milli(100), Share::ONE, Class::Batch).unwrap();

@@ -33,7 +33,7 @@ impl Lever {
     #[must_use]
     pub const fn verb(self) -> &'static str {
         match self {
-            Self::Caps => "gets nothing above its request",
+            Self::Caps => "gets nothing above its size",
             Self::Share => "gets a smaller share of compute",
             Self::Offload => "is offloaded",
             Self::Move => "moves to another GPU",

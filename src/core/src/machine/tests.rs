@@ -155,7 +155,7 @@ fn the_reason_names_the_inequality_and_what_would_start() {
     };
     assert_eq!(
         reason.to_string(),
-        "wants 12.0 GiB; most free is 6.0 GiB on GPU 0"
+        "needs 12.0 GiB; most free is 6.0 GiB on GPU 0"
     );
     assert_eq!(reason.would_start(), Some(Share::from_milli(250)));
     assert_eq!(reason.holders(), [ClaimId(1)]);

@@ -176,7 +176,7 @@ fn the_smallest_instance_that_is_large_enough_in_memory_and_sms() {
     assert_eq!(
         refused(&ask(500, Class::Batch, 1)).as_deref(),
         Some(
-            "wants 50 % of a GPU's memory and 50 % of its SMs; the largest MIG instance has 50 % and 42.8 %"
+            "needs 50 % of a GPU's memory and 50 % of its SMs; the largest MIG instance has 50 % and 42.8 %"
         )
     );
     bytes.mem = Some(Bytes::gib(39));
@@ -190,12 +190,12 @@ fn the_smallest_instance_that_is_large_enough_in_memory_and_sms() {
     bytes.sm = Some(Share::from_milli(500));
     assert_eq!(
         refused(&bytes).as_deref(),
-        Some("wants 50 % of a GPU's SMs; the largest MIG instance with this memory has 42.8 %")
+        Some("needs 50 % of a GPU's SMs; the largest MIG instance with this memory has 42.8 %")
     );
     bytes.mem = Some(Bytes::gib(64));
     assert_eq!(
         refused(&bytes).as_deref(),
-        Some("wants 64.0 GiB on one GPU; the largest share of a GPU here is 39.0 GiB")
+        Some("needs 64.0 GiB on one GPU; the largest share of a GPU here is 39.0 GiB")
     );
 }
 

@@ -122,7 +122,7 @@ fn growing_needs_room_that_nobody_holds_and_says_what_would_fit() {
     let refused = w.resize(1, share("0.75")).expect("refused");
     assert_eq!(
         refused.to_string(),
-        "wants 18.0 GiB on GPU 0; at most 12.0 GiB is possible, including what it has"
+        "needs 18.0 GiB on GPU 0; at most 12.0 GiB is possible, including what it has"
     );
     assert_eq!(refused.holders(), [ClaimId(2)]);
     assert_eq!(refused.would_fit(), Some(&share("0.5")));
@@ -140,7 +140,7 @@ fn growing_needs_room_that_nobody_holds_and_says_what_would_fit() {
     let refused = w.resize(1, sms).expect("refused");
     assert_eq!(
         refused.to_string(),
-        "wants 60 % of the compute of GPU 0; at most 50 % is possible, including what it has"
+        "needs 60 % of the compute of GPU 0; at most 50 % is possible, including what it has"
     );
     assert_eq!(refused.would_fit(), None);
 }

@@ -14,7 +14,7 @@ pub(crate) fn offload(model: &Model) -> Asking {
         return Err(format!("{id} is {word}"));
     }
     if let Some(why) = &claim.place.levers.not_detachable {
-        return Err(format!("{id} cannot be offloaded: {why}"));
+        return Err(messages::not_offloadable(id, why));
     }
     let memory = mem_used(claim).map(|b| format!(" ({} GiB)", text::gib(b)));
     let (called, memory) = (called(claim, false), memory.unwrap_or_default());

@@ -55,7 +55,7 @@ fn parts_of_several_gpus_are_of_one_model() {
     let reason = w.machine.reason(ClaimId(3)).expect("it waits");
     assert_eq!(
         reason.to_string(),
-        "wants 2 GPUs of one model at once; 1 would fit now"
+        "needs 2 GPUs of one model at once; 1 would fit now"
     );
     w.send(Event::Gone { id: ClaimId(1) });
     assert_eq!(w.granted(3), Some(vec![0, 3]));
@@ -355,7 +355,7 @@ fn a_user_in_several_projects_counts_for_the_one_he_names() {
     let reason = w.machine.reason(ClaimId(2)).expect("it waits");
     assert_eq!(
         reason.to_string(),
-        "wants 0.5 of a GPU; project:vision may hold 0.5 at most and holds 0.5"
+        "needs 0.5 of a GPU; project:vision may hold 0.5 at most and holds 0.5"
     );
 }
 
