@@ -83,7 +83,7 @@ pub(crate) fn to_renew(world: &World<'_>) -> Vec<usize> {
             && multi_user
             && let Err(error) = on.control.open_to(Access::Everybody)
         {
-            tracing::error!("MPS on GPU {g}: {error}");
+            tracing::error!("cannot open MPS on GPU {g} to all users: {error}");
         }
         fits
     };

@@ -254,7 +254,7 @@ impl Work {
                 Ok(Order::Quit(ended)) => {
                     match self.control.quit(QUIT_S) {
                         Ok(()) => drop(ended.send(())),
-                        Err(error) => tracing::warn!("MPS on GPU {}: {error}", self.gpu),
+                        Err(error) => tracing::warn!("MPS of GPU {}: {error}", self.gpu),
                     }
                     return;
                 }
@@ -330,7 +330,7 @@ impl Work {
                     Ok(false) => {
                         tracing::warn!("MPS on GPU {} does not end client {client}", self.gpu);
                     }
-                    Err(error) => tracing::warn!("MPS on GPU {}: {error}", self.gpu),
+                    Err(error) => tracing::warn!("MPS of GPU {}: {error}", self.gpu),
                 }
             }
         }
