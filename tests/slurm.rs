@@ -39,6 +39,8 @@ enum How {
     Plain,
     /// As `Cgroups`, with strict limits.
     Strict,
+    /// As `Cgroups`, with limits of memory.
+    Memory,
     /// Memory limited by cgroups, of version 1 if there are such, and accounts in slurmdbd.
     Accounts,
 }
@@ -295,7 +297,7 @@ impl Slurm {
             let point = Mount::find().expect("mounted").point;
             let constrain = match self.how {
                 How::Devices => "ConstrainDevices=yes",
-                How::Accounts => "ConstrainRAMSpace=yes",
+                How::Accounts | How::Memory => "ConstrainRAMSpace=yes",
                 _ => "ConstrainDevices=no",
             };
             let version = if self.is_version_1() {
@@ -317,7 +319,7 @@ impl Slurm {
             .unwrap_or_default()
             .to_owned();
         let tasks = match self.how {
-            How::Devices | How::Accounts => "task/cgroup\nPrologFlags=Alloc,Contain",
+            How::Devices | How::Accounts | How::Memory => "task/cgroup\nPrologFlags=Alloc,Contain",
             _ => "task/none",
         };
         let private = if self.cgroups() {
@@ -327,6 +329,7 @@ impl Slurm {
         };
         let select = match self.how {
             How::Strict if self.gives_by_task() => ",MULTIPLE_SHARING_GRES_PJ",
+            How::Accounts | How::Memory => "_Memory",
             _ => "",
         };
         let (track, node) = (
@@ -346,7 +349,7 @@ impl Slurm {
              SelectType=select/cons_tres\nSelectTypeParameters=CR_Core{select}\nSwitchType=switch/none\nMpiDefault=none\n\
              ReturnToService=2\nSlurmdParameters=config_overrides\nPlugStackConfig={dir}/plugstack.conf\n\
              SchedulerParameters=sched_interval=1,bf_interval=1\n{private}GresTypes=gpu\r\nInclude {dir}/parts.conf\n\
-             NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 CPUs=16 RealMemory=1000 Gres=gpu:2 State=UNKNOWN",
+             NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 CPUs=16 RealMemory=30000 Gres=gpu:2 State=UNKNOWN",
             free_port(),
             free_port()
         );
@@ -355,7 +358,7 @@ impl Slurm {
         write(&self.dir.join("parts.conf"), part);
         match self.how {
             How::Processes => self.install(),
-            How::Cgroups | How::Devices | How::Strict => self.configure_by_hand(),
+            How::Cgroups | How::Devices | How::Strict | How::Memory => self.configure_by_hand(),
             How::Accounts => {
                 self.configure_by_hand();
                 self.add_accounts();
