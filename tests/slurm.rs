@@ -1165,7 +1165,7 @@ fn while_the_service_is_silent_whole_gpus_start_and_parts_do_not() {
     );
     let (said, code) = slurm.gshare("check");
     assert!(
-        said.contains("service does not answer") && code == Some(1),
+        said.contains("no gshare service answers") && code == Some(1),
         "{said}"
     );
     let limit = format!("alloc {}", total + 1);
@@ -1838,9 +1838,11 @@ fn a_suspended_job_gives_its_memory_to_the_host_and_gets_it_again() {
     let mut holder = Holder::start(&slurm, &["--gres=gshare:0.5"], GIB);
 
     // The program has a call to make while it runs for the transfer: the call waits, and brings nothing back.
+    let suspended = Instant::now();
     holder.order(&slurm, "suspend");
     holder.program.tell("sum 0");
     holder.is_away(&slurm);
+    let leaves = suspended.elapsed().as_secs_f64();
     std::thread::sleep(Duration::from_secs(8));
     holder.is_away(&slurm);
     let job = format!("slurm-{}", holder.job);
@@ -1853,8 +1855,12 @@ fn a_suspended_job_gives_its_memory_to_the_host_and_gets_it_again() {
     holder.is_back(&slurm);
     // gshare's clock of the job stood meanwhile, as Slurm's does; it runs until the memory has left the GPU.
     let ([slurms, own], all) = (holder.clocks(&slurm), begun.elapsed().as_secs_f64());
-    println!("the job has run for {slurms} s by Slurm, {own:.1} s by gshare, of {all:.1} s");
-    assert!(slurms < all - 8.0 && own > slurms - 2.0 && own < slurms + 5.0);
+    let said = format!(
+        "ran for {slurms} s by Slurm, {own:.1} s by gshare, of {all:.1} s, {leaves:.1} s to leave"
+    );
+    println!("{said}");
+    assert!(slurms < all - 8.0 && own > slurms - 2.0, "{said}");
+    assert!(own < slurms + leaves + 3.0, "{said}");
 
     // Slurm suspends it again while its memory comes back.
     for _ in 0..2 {

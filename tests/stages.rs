@@ -347,7 +347,7 @@ fn in_stage_3_a_program_without_a_claim_that_takes_a_claims_memory_is_named_to_b
     bare.send(&format!("alloc {}\n", 5_u64 << 30));
     bare.shows(
         &[
-            "is guaranteed to c1 of",
+            "part of the size of c1 of",
             "To create a claim for your program: gshare adopt",
         ],
         SOON,

@@ -369,7 +369,6 @@ fn a_claim_that_is_alone_for_the_moment_runs_through() {
     assert!((195..600).contains(&used), "{used} ms");
 }
 
-/// The need of short kernels is reported correctly, also for programs that are always ahead of the GPU and share it.
 /// A graph whose kernel was replaced by a shorter one, and whose program has waited for it.
 #[test]
 fn a_launch_does_not_wait_for_work_that_is_over() {
@@ -396,6 +395,7 @@ fn a_launch_does_not_wait_for_work_that_is_over() {
     assert!(took < 100, "{took} ms for two kernels of 1 ms");
 }
 
+/// The need of short kernels is reported correctly, also for programs that are always ahead of the GPU and share it.
 #[test]
 fn short_launches_need_as_much_as_they_take() {
     let rig = Rig::with_kernel("20us");
