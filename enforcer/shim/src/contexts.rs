@@ -4,7 +4,7 @@ use std::{
     collections::HashMap,
     sync::{
         Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering},
     },
 };
 
@@ -58,6 +58,8 @@ pub(crate) struct Contexts {
     change: Mutex<()>,
     /// The device of each green context, which retains the device's primary one.
     greens: Mutex<HashMap<Handle, Device>>,
+    /// Whether there ever was one. Few programs make any.
+    has_greens: AtomicBool,
 }
 
 impl Contexts {
@@ -75,6 +77,7 @@ impl Contexts {
             high_water: AtomicUsize::new(0),
             change: Mutex::new(()),
             greens: Mutex::default(),
+            has_greens: AtomicBool::new(false),
         }
     }
 
@@ -158,8 +161,22 @@ impl Contexts {
         })
     }
 
-    pub(crate) fn greens(&self) -> MutexGuard<'_, HashMap<Handle, Device>> {
+    fn greens(&self) -> MutexGuard<'_, HashMap<Handle, Device>> {
         self.greens.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn add_green(&self, green: Handle, device: Device) {
+        self.greens().insert(green, device);
+        self.has_greens.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn remove_green(&self, green: Handle) -> Option<Device> {
+        self.greens().remove(&green)
+    }
+
+    /// Whether a device has a green context.
+    pub(crate) fn has_green(&self, device: Device) -> bool {
+        self.has_greens.load(Ordering::Acquire) && self.greens().values().any(|of| *of == device)
     }
 
     /// Removes a context; returns the GPU's index and the charged overhead.

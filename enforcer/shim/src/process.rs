@@ -150,8 +150,8 @@ impl Process {
         }
         let gpu = self.gpu_of_device(device)?;
         // What a green context has belongs to its device's primary one.
-        let is_green = self.contexts.greens().values().any(|of| *of == device);
-        let owner = self.contexts.primary(gpu).filter(|_| is_green);
+        let is_green = self.contexts.has_green(device);
+        let owner = is_green.then(|| self.contexts.primary(gpu)).flatten();
         Some((gpu, owner.unwrap_or(context)))
     }
 

@@ -257,7 +257,7 @@ pub(crate) unsafe fn green_create(
         process::with(|process| {
             // As in `primary_retain`.
             process.contexts.retained(primary);
-            process.contexts.greens().insert(*green, device);
+            process.contexts.add_green(*green, device);
         });
         (result, primary)
     })
@@ -270,13 +270,13 @@ pub(crate) unsafe fn green_destroy(
 ) -> CuResult {
     // SAFETY: the caller's own argument.
     let call = || unsafe { original(green) };
-    let device = process::with(|process| process.contexts.greens().remove(&green));
+    let device = process::with(|process| process.contexts.remove_green(green));
     let Some(device) = device.flatten() else {
         return call();
     };
     let result = primary_end(device, Contexts::released, call);
     if result != SUCCESS {
-        process::with(|process| process.contexts.greens().insert(green, device));
+        process::with(|process| process.contexts.add_green(green, device));
     }
     result
 }
