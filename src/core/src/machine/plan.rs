@@ -330,12 +330,11 @@ impl Machine {
             return false;
         };
         let planned = self.plan_of(who.id).is_some();
-        let sure = who.entitled || who.due;
         if !planned && !self.reclaim.rules.enabled {
             return false;
         }
         if !planned && future.searched_enough() {
-            future.left_out |= sure;
+            future.left_out |= who.is_sure();
             return false;
         }
         if !planned && self.ends_in_time(now, waiting, future) {
@@ -345,7 +344,7 @@ impl Machine {
         let blocked = future.kept(who.request, self.gone(starts, who.id, who.request));
         let Some(plan) = self.plan_for(now, &who, &blocked, future, actions) else {
             let done = !future.searched_enough();
-            future.left_out |= sure && !done;
+            future.left_out |= who.is_sure() && !done;
             waiting.searched = done.then(|| future.print_with(&blocked));
             return false;
         };
@@ -430,6 +429,11 @@ pub(super) struct Who<'a> {
 }
 
 impl<'a> Who<'a> {
+    /// It must get room: within its owner's guarantee, or its turn has come.
+    pub(super) fn is_sure(&self) -> bool {
+        self.entitled || self.due
+    }
+
     #[cfg(test)]
     /// A claim ordered after all others, without a guarantee.
     pub(super) fn last(request: &'a Request) -> Self {

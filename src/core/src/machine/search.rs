@@ -135,7 +135,7 @@ impl Machine {
                 // If few claims are not enough, or were not found, as many as necessary. Moves beyond the search are
                 // for claims within guarantees only.
                 Answer::Unknown => {
-                    let sure = u32::from(who.entitled || who.due);
+                    let sure = u32::from(who.is_sure());
                     problem.board.clear(&item, BUDGET.steps * sure)
                 }
             };
@@ -302,7 +302,7 @@ impl Machine {
         }
         let moves = fit.moves.into_iter();
         steps.extend(moves.map(|(i, to)| step(problem.who[i], Lever::Move, to)));
-        if !self.can_be_ordered(&future.ledger, &steps, who.entitled || who.due) {
+        if !self.can_be_ordered(&future.ledger, &steps, who.is_sure()) {
             return None;
         }
         Some(self.dated(now, who, fit.at, steps, future))

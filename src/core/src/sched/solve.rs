@@ -212,18 +212,14 @@ impl Board {
             .filter(|i| self.items[*i].drop_cost.is_some() && touches(&self.items[*i]))
             .collect();
         for item in drops.iter().map(|i| &self.items[*i]) {
-            item.at
-                .iter()
-                .for_each(|g| room[*g] = room[*g].plus(item.need[self.kind[*g]]));
+            self.change(&mut room, item, &item.at, Need::plus);
         }
         // Most expensive first: these are kept if possible.
         drops.sort_by_key(|i| Reverse(self.items[*i].drop_cost));
         drops.retain(|i| {
             let item = &self.items[*i];
             let mut without = room.clone();
-            for g in &item.at {
-                without[*g] = without[*g].less(item.need[self.kind[*g]]);
-            }
+            self.change(&mut without, item, &item.at, Need::less);
             let needed = at.iter().any(|g| lacks(*g, without[*g]));
             if !needed {
                 room = without;
@@ -236,6 +232,18 @@ impl Board {
             drops,
             optimal: false,
         })
+    }
+
+    /// Gives back or takes what a claim needs on these GPUs.
+    fn change(&self, free: &mut [Need], item: &Item, at: &[usize], by: fn(Need, Need) -> Need) {
+        for &g in at {
+            free[g] = by(free[g], item.need[self.kind[g]]);
+        }
+    }
+
+    /// Whether there are several kinds of GPUs, on which a claim needs different parts.
+    fn is_mixed(&self) -> bool {
+        self.kind.iter().any(|k| *k != self.kind[0])
     }
 
     /// Finds a place without moving other claims.
@@ -275,9 +283,7 @@ impl Board {
     pub(crate) fn able(&self, new: &Item) -> bool {
         let mut most = self.free.clone();
         for item in self.items.iter().filter(|i| i.can_leave()) {
-            for &g in &item.at {
-                most[g] = most[g].plus(item.need[self.kind[g]]);
-            }
+            self.change(&mut most, item, &item.at, Need::plus);
         }
         let able = most.iter().enumerate();
         let able =
@@ -288,7 +294,7 @@ impl Board {
     /// Whether the total free room would be enough if the `drops` largest claims were suspended. With several kinds of
     /// GPUs totals prove nothing.
     fn enough(&self, new: &Item, drops: u32) -> bool {
-        if self.kind.iter().any(|k| *k != self.kind[0]) {
+        if self.is_mixed() {
             return true;
         }
         let parts = u64::from(new.parts);

@@ -10,9 +10,7 @@ pub(super) fn anew(board: &Board, new: &Item, limit: u32, steps: &mut u32) -> Op
     let mut order: Vec<usize> = Vec::new();
     let items = board.items.iter().enumerate();
     for (index, item) in items.filter(|(_, i)| i.move_cost.is_some()) {
-        for &g in &item.at {
-            free[g] = free[g].plus(item.need[board.kind[g]]);
-        }
+        board.change(&mut free, item, &item.at, Need::plus);
         order.push(index);
     }
     order.push(board.items.len());
@@ -73,32 +71,27 @@ pub(super) fn clear(board: &Board, new: &Item, limit: u32) -> Option<Fit> {
     let mut drops: Vec<usize> = (0..board.items.len()).collect();
     drops.retain(|i| board.items[*i].drop_cost.is_some());
     let mut bare = board.clone();
-    let change = |free: &mut [Need], item: &Item, at: &[usize], by: fn(Need, Need) -> Need| {
-        for &g in at {
-            free[g] = by(free[g], item.need[board.kind[g]]);
-        }
-    };
     for i in &drops {
         let item = &mut bare.items[*i];
         item.move_cost = None;
-        change(&mut bare.free, item, &item.at, Need::plus);
+        board.change(&mut bare.free, item, &item.at, Need::plus);
     }
     let fit = anew(&bare, new, limit, &mut 0)??;
     let mut free = bare.free;
     for (i, _) in &fit.moves {
-        change(&mut free, &board.items[*i], &board.items[*i].at, Need::plus);
+        board.change(&mut free, &board.items[*i], &board.items[*i].at, Need::plus);
     }
     for (i, to) in &fit.moves {
-        change(&mut free, &board.items[*i], to, Need::less);
+        board.change(&mut free, &board.items[*i], to, Need::less);
     }
-    change(&mut free, new, &fit.at, Need::less);
+    board.change(&mut free, new, &fit.at, Need::less);
     drops.sort_by_key(|i| std::cmp::Reverse(board.items[*i].drop_cost));
     drops.retain(|i| {
         let item = &board.items[*i];
         let stays = |g: &usize| item.need[board.kind[*g]].fits(free[*g]);
         let stays = item.at.iter().all(stays);
         if stays {
-            change(&mut free, item, &item.at, Need::less);
+            board.change(&mut free, item, &item.at, Need::less);
         }
         !stays
     });
@@ -108,7 +101,7 @@ pub(super) fn clear(board: &Board, new: &Item, limit: u32) -> Option<Fit> {
 /// Whether the new claim and those that may move but not be suspended are proven not to fit into these rooms. With
 /// several kinds of GPUs sums prove nothing.
 pub(super) fn impossible(board: &Board, new: &Item, rooms: &[Need]) -> bool {
-    if board.kind.iter().any(|k| *k != board.kind[0]) {
+    if board.is_mixed() {
         return false;
     }
     let stays = |i: &&Item| i.move_cost.is_some() && i.drop_cost.is_none();
