@@ -266,7 +266,8 @@ impl<'a> Claims<'a> {
     /// The columns for the width: figures get what they need, words share the rest, and the least important columns
     /// are dropped.
     pub(super) fn columns(&self, rows: &[ClaimRow<'_>]) -> Vec<(Col, usize)> {
-        let longest = |col: Col| rows.iter().map(|r| self.needs(r, col)).max().unwrap_or(0);
+        let longest = |col: Col| rows.iter().map(|r| self.cell(r, col).width()).max();
+        let longest = |col: Col| longest(col).unwrap_or(0);
         let wide = self.width >= super::WIDE;
         let user = longest(Col::User).clamp(4, if wide { 12 } else { 8 });
         let state = longest(Col::State).clamp(7, if wide { 40 } else { 23 });
@@ -344,20 +345,6 @@ impl<'a> Claims<'a> {
         let mut line = Line::from("  ");
         line.extend(bullet.line(cells, self.view.look));
         line
-    }
-
-    /// The width of such words of a row, which is asked for of every row at every frame.
-    fn needs(&self, of: &ClaimRow<'_>, col: Col) -> usize {
-        match (of, col) {
-            (ClaimRow::Claim(c), Col::Id) => width(&c.id) + 1,
-            (ClaimRow::Claim(c), Col::User) => width(&c.user),
-            (ClaimRow::Claim(c), Col::What) => width(&what(c)),
-            (ClaimRow::Claim(c), Col::State) => {
-                let Words { sign, text } = self.view.words(c);
-                width(&text) + if sign { 3 } else { 1 }
-            }
-            _ => self.cell(of, col).width(),
-        }
     }
 
     fn cell(&self, of: &ClaimRow<'_>, col: Col) -> Line<'static> {
