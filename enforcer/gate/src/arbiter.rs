@@ -1005,8 +1005,10 @@ impl Arbiter {
         let Phase::Turn {
             holder,
             ends_ns,
+            due_ns,
             empty_since_ns,
             taken,
+            backlog,
             crowded,
             ..
         } = self.phase
@@ -1040,12 +1042,17 @@ impl Arbiter {
             };
             self.order(id, says, orders);
         }
-        // With one heavy claim there is nothing to decide until a process calls.
+        // With one heavy claim, or while the holder's work is in time, there is nothing to decide until a process calls.
         let heavy = gated().filter(|c| self.is_heavy(c.id) && self.is_active(now, c.id));
-        let beat = match heavy.count() {
-            0 | 1 => now + SILENCE_NS / 2,
-            _ => now + PERIOD_NS,
-        };
+        let is_only = heavy.count() < 2;
+        let mut beat = now + if is_only { SILENCE_NS / 2 } else { PERIOD_NS };
+        if let Some(claim) = gated().find(|c| holder == Holder::Claim(c.id) && !c.is_spread) {
+            let state = self.state(claim);
+            let late = state.expected_ns.max(due_ns).saturating_add(LATE_NS);
+            if state.busy && !backlog && late > now {
+                beat = late.min(now + SILENCE_NS / 2);
+            }
+        }
         if holder == Holder::Light {
             let lit = claims.iter().filter(|c| self.lit.contains(&c.id));
             let busy = lit.flat_map(|c| c.processes).filter(|p| p.busy);
@@ -1056,8 +1063,8 @@ impl Arbiter {
         }
         // A holder that has finished calls.
         let looks_at_end = holder == Holder::Nobody || (taken && empty_since_ns.is_some());
-        let next = if looks_at_end && ends_ns > now {
-            ends_ns.min(beat)
+        let next = if looks_at_end {
+            ends_ns.max(now + REST_NS).min(beat)
         } else {
             beat
         };
@@ -1302,6 +1309,55 @@ mod tests {
         let through = [process(0, true, 0), process(1, true, 0)];
         let mode = step(late + MS, &through).map(|(mode, _)| mode);
         assert_eq!(mode, Some(Mode::Closed));
+    }
+
+    /// The same claim's turns one after the other, the second with an earlier end.
+    #[test]
+    fn each_turn_is_a_new_decision() {
+        let (began, waits) = (1000 * MS, [process(0, true, 0)]);
+        let mut arbiter = of_two(began, &waits);
+        arbiter.records[1].ahead_ns = 9e9;
+        let mut turn = |now, mine: &[Process], ahead_ns| {
+            arbiter.records[0].ahead_ns = ahead_ns;
+            let mut orders = Vec::new();
+            let claims = [claim(0, mine), claim(1, &waits)];
+            arbiter.step(now, &claims, &mut |_, _| true, &mut orders);
+            let own = orders.iter().find(|order| order.id == 0);
+            own.map(|order| (order.word, order.turn_ends_ns))
+        };
+        let (first, ends_ns) = turn(began, &waits, 0.0).expect("a turn");
+        let through = [Process {
+            stamp: 2,
+            expected_ns: ends_ns + 90 * MS,
+            ..waits[0]
+        }];
+        let (second, earlier_ns) = turn(began + MS, &through, 9e9 - 1e6).expect("a turn");
+        assert!(earlier_ns < ends_ns);
+        assert_ne!(first, second);
+    }
+
+    /// A holder that has finished, with a turn that ends early because another claim is behind.
+    #[test]
+    fn a_turn_that_is_cut_short_passes_on_at_once() {
+        let (began, waits) = (1000 * MS, [process(0, true, 0)]);
+        let mut arbiter = of_two(began, &waits);
+        let mut orders = Vec::new();
+        let idle = [process(0, false, 0)];
+        arbiter.step(
+            began,
+            &[claim(0, &waits), claim(1, &idle)],
+            &mut |_, _| true,
+            &mut orders,
+        );
+        arbiter.records[0].ahead_ns = 50e6;
+        let through = [Process {
+            stamp: 2,
+            expected_ns: began + 5 * MS,
+            ..waits[0]
+        }];
+        let claims = [claim(0, &through), claim(1, &waits)];
+        let mut next = |now| arbiter.step(now, &claims, &mut |_, _| true, &mut orders);
+        assert_eq!(next(began + 5 * MS), Some(began + 5 * MS + REST_NS));
     }
 
     /// A kernel that never ends beside a launch on the other GPU: a stopped program, or one that tries to keep both.

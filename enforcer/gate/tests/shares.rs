@@ -173,8 +173,14 @@ fn mixes(seed: u64, kernels: &[u64]) {
             if requests == &[500, 500] && kernel == MS {
                 assert!(stalls.iter().all(|ms| *ms < 20), "{stalls:?}");
             }
+            // Two claims with a small and a large part have about 75 turns a second.
             let looks = sim.arbiter_runs as f64 / (length(kernel) as f64 / 1e9);
-            assert!(looks < 400.0, "the arbiter ran {looks:.0} times a second");
+            let most = if requests == &[100, 900] {
+                110.0
+            } else {
+                250.0
+            };
+            assert!(looks < most, "the arbiter ran {looks:.0} times a second");
         }
     }
 }

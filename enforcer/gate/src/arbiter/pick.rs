@@ -113,6 +113,12 @@ impl Arbiter {
             self.hand_overs += 1;
         }
         self.phase = begin(holder, now + length, false);
+        // One launch goes in each turn, also in the next one of the same claim that ends earlier.
+        if let Holder::Claim(id) = holder
+            && let Some(record) = self.record(id)
+        {
+            record.turn_ends_ns = 0;
+        }
     }
 
     /// The claim that goes first with long kernels.

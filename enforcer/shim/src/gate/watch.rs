@@ -210,7 +210,7 @@ impl Gate {
         is_blocked != was_blocked
     }
 
-    /// The oldest flight of a stream is over. Returns whether that was news.
+    /// The oldest flight of a stream is over. Returns whether that was news, which the caller publishes.
     fn landed(&self, gpu: &Gpu, head: &Head, mut seen: Seen) -> bool {
         let now = monotonic_ns();
         let mut inner = self.lock();
@@ -281,7 +281,6 @@ impl Gate {
         }
         self.say_work(gpu, &mut inner);
         let others = inner.member.has_waiters();
-        let knock = gpu.say(&inner.member.signals(now));
         drop(inner);
         if timeless {
             gpu.note(NO_EVENT_TIMES);
@@ -289,9 +288,6 @@ impl Gate {
                 "the driver's CUDA events have no timestamps, so gshare cannot tell how long kernels take and does not \
                  enforce shares of GPU time on this GPU",
             );
-        }
-        if knock {
-            gpu.ring();
         }
         if others {
             self.stir();
@@ -323,6 +319,8 @@ impl Gate {
             pair.destroy();
         }
         self.ended.fetch_add(1, Ordering::Release);
+        self.watch.fetch_add(1, Ordering::Release);
+        futex_wake(&self.watch, Reach::Process);
     }
 }
 
