@@ -330,7 +330,7 @@ fn a_claim_is_detached_attached_resized_extended_and_killed_by_keys() {
         (!away.iter().any(|word| row.contains(word))).then_some(())
     });
     screen.send("a");
-    screen.shows(&[&format!("{id} is on its GPU already")], SOON);
+    screen.shows(&[&format!("{id} is already on its GPU")], SOON);
 
     // The typed size and end are applied.
     screen.send("r");

@@ -753,7 +753,7 @@ fn off_for_a_time_ends_by_itself_and_a_time_limit_that_is_over_meanwhile_ends_no
     assert_eq!(raw.finish(), Some(0));
     let on = "gshare is on: limits, queue and filters apply again\nundo: gshare admin off\n";
     assert_eq!(said(&station, &["admin", "on"]), on);
-    let already = "gshare is on already; nothing was changed\n";
+    let already = "gshare is already on; nothing was changed\n";
     assert_eq!(said(&station, &["admin", "on"]), already);
 
     let mut raw = Raw::claim(

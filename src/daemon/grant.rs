@@ -584,7 +584,7 @@ fn grant_text(world: &World<'_>, id: ClaimId, live: &Live) -> String {
         Ok(()) => way.to_owned(),
         Err(_) if side_by_side && world.host.driver.libcuda.is_ok() => way.to_owned(),
         Err(_) if world.host.driver.libcuda.is_ok() => format!("{way} (SM share not enforced)"),
-        Err(_) => "not enforced (no libcuda found)".to_owned(),
+        Err(_) => "not enforced (no libcuda was found)".to_owned(),
     };
     let ends = match (record.terms.ends_ms, record.terms.hold) {
         (None, _) if record.origin.behalf.is_some() => {

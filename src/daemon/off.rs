@@ -114,7 +114,7 @@ fn mps_text(id: ClaimId, live: &Live) -> Option<String> {
 /// `gshare admin on`.
 pub(crate) fn order_on(world: &World<'_>) -> Order {
     if !world.config.is_off() && line_now(world).is_none() {
-        let text = "gshare is on already; nothing was changed".to_owned();
+        let text = "gshare is already on; nothing was changed".to_owned();
         return Order::saying(text, None);
     }
     let dir = world.host.paths.state_dir.clone();

@@ -123,7 +123,7 @@ impl Strict {
                 off("a user's own service lacks the privilege to enforce strict limits")
             }
             (LaunchCaps::Auto, _) if !cgroups => off("there are no cgroups"),
-            (LaunchCaps::Auto, _) if !libcuda => off("there is no libcuda"),
+            (LaunchCaps::Auto, _) if !libcuda => off("no libcuda was found"),
             (LaunchCaps::Auto, Err(why)) => off(&why),
             (LaunchCaps::Auto, Ok(launcher)) => Self {
                 on: true,

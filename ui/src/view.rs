@@ -396,8 +396,8 @@ impl<'a> Facts<'a> {
         let dots = self.look.glyphs.ellipsis;
         let rows = text::wrap(text, self.cols.saturating_sub(indent + cols), most, dots);
         for (i, row) in rows.into_iter().enumerate() {
-            let name = text::left(if i == 0 { label.0 } else { "" }, cols, dots);
-            let name = span(format!("{}{name}", " ".repeat(indent)), label.1);
+            let name = text::left(if i == 0 { label.0 } else { "" }, cols - 1, dots);
+            let name = span(format!("{}{name} ", " ".repeat(indent)), label.1);
             let sign = self.look.glyphs.sign;
             let (sign, row) = match row.strip_prefix(sign) {
                 Some(rest) => (sign, rest.to_owned()),

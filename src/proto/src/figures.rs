@@ -27,12 +27,13 @@ pub fn gib(bytes: u64) -> String {
     tenths(Bytes(bytes).as_gib())
 }
 
-/// GPU seconds in hours, without the unit: `15.3`; two decimals below one hour, as on the first day: `0.05`.
+/// GPU seconds in hours, without the unit: `15.3`; two decimals below one hour, as on the first day: `0.05`; 0 is `0`.
 #[must_use]
 pub fn hours(seconds: f64) -> String {
     match seconds / 3600.0 {
-        few if few > 0.0 && few < 0.005 => "<0.01".to_owned(),
-        few if few > 0.0 && few < 0.995 => format!("{few:.2}"),
+        none if none <= 0.0 => "0".to_owned(),
+        few if few < 0.005 => "<0.01".to_owned(),
+        few if few < 0.995 => format!("{few:.2}"),
         more => tenths(more),
     }
 }
@@ -238,7 +239,7 @@ mod tests {
         }
         assert_eq!(
             [0.0, 10.0, 60.0, 3582.0, 5400.0].map(hours),
-            ["0.0", "<0.01", "0.02", "1.0", "1.5"]
+            ["0", "<0.01", "0.02", "1.0", "1.5"]
         );
         assert_eq!(
             (percent(0.0), percent(0.2), percent(99.6)),

@@ -45,9 +45,8 @@ pub(crate) fn words(claim: &ClaimView, snapshot: &Snapshot, clock: Clock, arrow:
     }
     // A claim that is slowed only above its size has its size.
     if let Some(most) = throttled(claim).filter(|_| !bursts(claim, snapshot)) {
-        let by = slowed_by(claim, snapshot);
-        let by = by.map_or_else(String::new, |by| format!(" by {}", by.id));
-        return look(format!("throttled {} %{by}", percent(most)));
+        let by = slowed_by(claim, snapshot).map_or("its own size", |by| &by.id);
+        return look(format!("throttled {} % by {by}", percent(most)));
     }
     if claim.refusals > 0 {
         let refused = many(claim.refusals as usize, "allocation");

@@ -54,7 +54,7 @@ impl Machine {
             ));
         }
         if let Some(gpu) = gpus.iter().find(|gpu| here.contains(gpu)) {
-            return Err(format!("it is on GPU {gpu} already"));
+            return Err(format!("it is already on GPU {gpu}"));
         }
         for (slice, &gpu) in from.iter().zip(gpus) {
             if !self.ledger.alike(gpu, &here) {

@@ -131,7 +131,7 @@ fn a_claim_leaves_its_gpu_and_comes_back() {
     };
     assert_eq!(sent[0].1, lever(gshare_proto::LeverWish::Offload));
     press(&mut m, "a");
-    assert!(screen(&m).contains("c12 is on its GPU already"));
+    assert!(screen(&m).contains("c12 is already on its GPU"));
     let place = |m: &mut Model, word: &str| {
         let mut next = canned::workstation();
         next.claims[0].place.word = Some(word.to_owned());

@@ -242,3 +242,12 @@ fn a_picture_is_read_in_one_way() {
     let told = line(&screen(&m), "cannot be moved or offloaded: it uses managed");
     assert_eq!(told.matches("managed memory").count(), 1, "{told}");
 }
+
+#[test]
+fn a_long_name_stands_apart_from_its_gpu_hours() {
+    let mut snapshot = canned::workstation();
+    let user = &mut snapshot.users[0];
+    (user.user, user.day) = ("maximilian".to_owned(), Some(Default::default()));
+    let text = screen(&model(NLP, (120, 40), snapshot));
+    assert!(text.contains("DAY  maximil… 0 GPU h claimed"), "{text}");
+}
