@@ -1,6 +1,6 @@
 //! The screen on a canned snapshot, for looking at it and for the terminal tests:
 //! `cargo run -p gshare-ui --example canned -- [demo|workstation|monitor|crowd|eventful|lab|first-day|full|mig] [--caption TEXT]
-//! [--panic] [--panic-elsewhere] [--root] [--recorded] [--text COLUMNSxROWS]`. Claims and releases are answered as the service would.
+//! [--panic] [--panic-elsewhere] [--root] [--recorded]`. Claims and releases are answered as the service would.
 
 #[path = "../tests/support/canned.rs"]
 mod canned;
@@ -12,7 +12,7 @@ use std::thread;
 use std::time::Duration;
 
 use gshare_proto::{Call, ErrorCode, Granted, Reply, Snapshot};
-use gshare_ui::{Depth, Exit, Failure, Look, Options, Request, Update, Viewer};
+use gshare_ui::{Exit, Failure, Options, Request, Update, Viewer};
 
 /// Number of requests for the doctor's rows.
 static LOOKS: AtomicU32 = AtomicU32::new(0);
@@ -99,7 +99,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         Some("mig") => canned::mig(),
         _ => canned::workstation(),
     };
-    let mut options = Options {
+    let options = Options {
         viewer: Viewer {
             uid: if has("--root") { 0 } else { 1001 },
             admin: has("--root"),
@@ -107,17 +107,6 @@ fn main() -> Result<(), Box<dyn Error>> {
         recorded: has("--recorded"),
         ..Options::default()
     };
-    if let Some(size) = value("--text") {
-        let (columns, rows) = size.split_once('x').ok_or("--text COLUMNSxROWS")?;
-        options.look = Look::new(Depth::Mono, !has("--ascii"));
-        let size = (columns.parse()?, rows.parse()?);
-        let frame = gshare_ui::Frame {
-            snapshot,
-            ..gshare_ui::Frame::default()
-        };
-        print!("{}", gshare_ui::frame_text(&frame, &options, size, 0));
-        return Ok(());
-    }
     let (mut feeder, feed) = gshare_ui::channel();
     feeder.updates.send(Update::Caption(value("--caption")));
     let state = Arc::new(Mutex::new(snapshot));

@@ -121,8 +121,6 @@ pub(crate) fn seconds(s: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use gshare_proto::{Figure, Source};
-
     use super::*;
 
     #[test]
@@ -149,20 +147,6 @@ mod tests {
             assert_eq!(brief(text, 27, "…"), wanted);
             assert_eq!(brief(text, 60, "…"), text);
         }
-    }
-
-    #[test]
-    fn unknown_is_a_dash_and_little_is_not_nothing() {
-        assert_eq!(measured(None, "—"), "—");
-        assert_eq!(percent(0.2), "<1");
-        assert_eq!(gib(1 << 20), "<0.1");
-        assert_eq!(gib(0), "0.0");
-        let estimate = Figure {
-            value: 61.4,
-            source: Source::Shim,
-            estimate: true,
-        };
-        assert_eq!(measured(Some(estimate), "—"), "~61");
     }
 
     #[test]

@@ -51,7 +51,7 @@ pub(crate) fn wish(
             return Ok(refreeze(id, parked.clone(), wish == LeverWish::Suspend));
         }
         (LeverWish::Restore | LeverWish::Resume, Some(HoldingRecord::Here)) => {
-            return done(format!("{id} is already on its GPU"));
+            return done(messages::on_its_gpu(id));
         }
         (LeverWish::Offload, _) => Wish::Offload,
         (LeverWish::Suspend, _) => Wish::Suspend,

@@ -249,11 +249,8 @@ mod tests {
 
     #[test]
     fn less_than_the_least_figure_has_no_tilde() {
-        let little = [hours(10.0), gib(1 << 20), percent(0.2)];
-        assert_eq!(
-            little.map(|figure| about(true, figure)),
-            ["<0.01", "<0.1", "<1"]
-        );
+        let little = [hours(10.0), gib(1 << 20), percent(0.2)].map(|figure| about(true, figure));
+        assert_eq!(little, ["<0.01", "<0.1", "<1"]);
         assert_eq!(about(true, hours(60.0)), "~0.02");
     }
 

@@ -57,6 +57,7 @@ catalogue! {
     starts_now(arguments = "-g 0.25") "with {arguments} it would start now"
     refused(id = "c3", what = "768 MiB", limit = "11.6 GiB", free = "5.8 GiB", gpu = 0) "{id} was refused {what} at its limit of {limit}; {free} of GPU {gpu} is free"
     not_offloadable(id = "c48", why = "it uses managed memory") "{id} cannot be offloaded: {why}"
+    on_its_gpu(id = "c48") "{id} is already on its GPU"
     uses_more() "uses more than it has"
     off_holds_nothing() "gshare is off: nothing limits or protects this claim"
     too_late(id = "c48") "too late: what was announced for {id} has begun"

@@ -262,7 +262,7 @@ pub fn bursts(claim: &ClaimView, snapshot: &Snapshot) -> bool {
 }
 
 /// The claim that slows a throttled one: on its most throttled GPU, the claim with the largest use above its size;
-/// none if all others stay within theirs and it only lacks its own size.
+/// none if all others stay within theirs.
 #[must_use]
 pub fn slowed_by<'a>(claim: &ClaimView, snapshot: &'a Snapshot) -> Option<&'a ClaimView> {
     let held = |g: &&ClaimGpu| g.throttled.map_or(0.0, |f| f.value);
@@ -280,6 +280,14 @@ pub fn slowed_by<'a>(claim: &ClaimView, snapshot: &'a Snapshot) -> Option<&'a Cl
     most.map(|(_, claim)| claim)
 }
 
+/// What slows a throttled claim if no other bursts: its own size if that is used up, otherwise the others within theirs.
+#[must_use]
+pub fn slowed_within(claim: &ClaimView, snapshot: &Snapshot) -> &'static str {
+    let used = compute_of(claim, snapshot);
+    let is_full = used.is_some_and(|u| u.value + BURST >= claimed(claim));
+    if is_full { "its own size" } else { "others" }
+}
+
 /// The most throttled of a user's claims, and the claim that slows it.
 #[must_use]
 pub fn slows(snapshot: &Snapshot, uid: u32) -> String {
@@ -295,9 +303,10 @@ pub fn slows(snapshot: &Snapshot, uid: u32) -> String {
         };
     };
     let by = slowed_by(claim, snapshot);
-    let by = by.map_or("its own size".to_owned(), |by| {
-        format!("{} {}", by.id, by.user)
-    });
+    let by = by.map_or_else(
+        || slowed_within(claim, snapshot).to_owned(),
+        |by| format!("{} {}", by.id, by.user),
+    );
     format!("{by}: {} throttled {} %", claim.id, percent(most))
 }
 

@@ -1,7 +1,7 @@
 //! The state of a claim in a few words.
 
 use gshare_proto::counts::many;
-use gshare_proto::totals::{bursts, slowed_by, throttled};
+use gshare_proto::totals::{bursts, slowed_by, slowed_within, throttled};
 use gshare_proto::{Caps, ClaimState, ClaimView, Snapshot, messages};
 
 use super::Viewer;
@@ -45,7 +45,8 @@ pub(crate) fn words(claim: &ClaimView, snapshot: &Snapshot, clock: Clock, arrow:
     }
     // A claim that is slowed only above its size has its size.
     if let Some(most) = throttled(claim).filter(|_| !bursts(claim, snapshot)) {
-        let by = slowed_by(claim, snapshot).map_or("its own size", |by| &by.id);
+        let by = slowed_by(claim, snapshot).map(|by| &*by.id);
+        let by = by.unwrap_or_else(|| slowed_within(claim, snapshot));
         return look(format!("throttled {} % by {by}", percent(most)));
     }
     if claim.refusals > 0 {

@@ -39,7 +39,7 @@ pub(crate) fn restorable(model: &Model) -> Result<Call, String> {
         Some("offloaded") => Ok(lever(claim, LeverWish::Restore)),
         Some("suspended") => Ok(lever(claim, LeverWish::Resume)),
         Some(word) => Err(format!("{} is {word}", claim.id)),
-        None => Err(format!("{} is already on its GPU", claim.id)),
+        None => Err(messages::on_its_gpu(&claim.id)),
     }
 }
 

@@ -124,7 +124,7 @@ fn a_claim_that_is_slowed_above_its_size_only_bursts() {
     part.sm_active = part.time_busy;
     let text = screen(&model(NLP, (120, 40), snapshot));
     assert!(
-        line(&text, " c15 chem").contains("▲ throttled 47 %"),
+        line(&text, " c15 chem").contains("▲ throttled 47 % by others"),
         "{text}"
     );
 }

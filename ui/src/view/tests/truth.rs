@@ -254,7 +254,7 @@ fn a_share_of_turns_is_gpu_time_and_sm_activity_stands_beside_it() {
     );
     let claims = row(&on(Page::Claims, canned::lab()), "c4 ");
     assert!(claims.contains("  20    20    ~12"), "{claims}");
-    // Without a claim that bursts the cause is the size, as in SLOWS YOU.
+    // Without a claim that bursts the cause is the size.
     let mut snapshot = canned::lab();
     snapshot.claims.retain(|c| c.id != "c3");
     let line = row(&on(Page::Overview, snapshot), "c4 ");
