@@ -6,6 +6,7 @@
 mod sums;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -166,15 +167,15 @@ impl Slice {
 /// Device memory is granted in multiples of this: the driver's allocation granularity.
 pub const GRANULARITY: u64 = 2 << 20;
 
-/// The ledger.
+/// The ledger. Copies share what they do not change: a decision makes dozens of copies.
 #[derive(Clone, Debug, Default)]
 pub struct Ledger {
-    gpus: Vec<GpuFacts>,
+    gpus: Arc<[GpuFacts]>,
     /// The most memory that claims can divide on any one GPU.
     largest: Option<Bytes>,
-    held: BTreeMap<ClaimId, Vec<Slice>>,
+    held: BTreeMap<ClaimId, Arc<[Slice]>>,
     /// Destinations of claims that move. They hold these as well.
-    reserved: BTreeMap<ClaimId, Vec<Slice>>,
+    reserved: BTreeMap<ClaimId, Arc<[Slice]>>,
     /// UUIDs of GPUs that take no new claims.
     drained: BTreeSet<String>,
     /// The scheduler that decides about a GPU, by UUID; absent for gshare's queue.
@@ -209,7 +210,7 @@ impl Ledger {
     /// Takes fresh facts. GPUs are matched by position: their number does not change while the service runs.
     pub fn set_gpus(&mut self, gpus: Vec<GpuFacts>) {
         self.largest = gpus.iter().filter_map(GpuFacts::capacity).max();
-        self.gpus = gpus;
+        self.gpus = gpus.into();
     }
 
     /// The most memory that claims can divide on any one GPU, if no process outside claims uses it.
@@ -265,17 +266,18 @@ impl Ledger {
 
     /// All slices by claim.
     pub fn held(&self) -> impl Iterator<Item = (ClaimId, &[Slice])> {
-        self.held.iter().map(|(id, s)| (*id, s.as_slice()))
+        self.held.iter().map(|(id, s)| (*id, &**s))
     }
 
     /// A claim's slices.
     #[must_use]
     pub fn slices(&self, id: ClaimId) -> Option<&[Slice]> {
-        self.held.get(&id).map(Vec::as_slice)
+        self.held.get(&id).map(|s| &**s)
     }
 
     /// Enters a claim.
-    pub fn insert(&mut self, id: ClaimId, slices: Vec<Slice>) {
+    pub fn insert(&mut self, id: ClaimId, slices: impl Into<Arc<[Slice]>>) {
+        let slices = slices.into();
         self.sums.add(&slices);
         let before = self.held.insert(id, slices);
         self.sums.take(before.as_deref());
@@ -290,7 +292,7 @@ impl Ledger {
                 sm: Share::ZERO,
                 ..s.clone()
             });
-            used.insert(*id, slices.collect());
+            used.insert(*id, slices.collect::<Arc<[Slice]>>());
         }
         used
     }
@@ -306,12 +308,12 @@ impl Ledger {
     /// Reserves the destination of a claim, on GPUs that it does not hold.
     pub fn reserve(&mut self, id: ClaimId, slices: Vec<Slice>) {
         self.sums.add(&slices);
-        let before = self.reserved.insert(id, slices);
+        let before = self.reserved.insert(id, slices.into());
         self.sums.take(before.as_deref());
     }
 
     /// Cancels the reservation of a claim's destination.
-    pub fn unreserve(&mut self, id: ClaimId) -> Option<Vec<Slice>> {
+    pub fn unreserve(&mut self, id: ClaimId) -> Option<Arc<[Slice]>> {
         let before = self.reserved.remove(&id);
         self.sums.take(before.as_deref());
         before
@@ -320,7 +322,7 @@ impl Ledger {
     /// The reserved destination of a claim.
     #[must_use]
     pub fn reserved(&self, id: ClaimId) -> Option<&[Slice]> {
-        self.reserved.get(&id).map(Vec::as_slice)
+        self.reserved.get(&id).map(|s| &**s)
     }
 
     /// Sets what the auto-claims hold.
@@ -336,7 +338,8 @@ impl Ledger {
 
     /// Sets a claim's charge on a GPU, as its pages report it.
     pub fn set_charge(&mut self, id: ClaimId, gpu: usize, charge: Bytes) {
-        for slice in self.held.get_mut(&id).into_iter().flatten() {
+        let held = self.held.get_mut(&id).map(Arc::make_mut);
+        for slice in held.into_iter().flatten() {
             if slice.gpu == gpu {
                 let before = slice.borrowed();
                 slice.charge = charge;
@@ -597,7 +600,8 @@ impl Ledger {
     /// Lowers a claim's caps to its limits in `target`. Returns the slices that changed.
     pub fn lower_caps(&mut self, id: ClaimId, target: &[Slice]) -> Vec<(ClaimId, Slice)> {
         let mut changed = Vec::new();
-        for slice in self.held.get_mut(&id).into_iter().flatten() {
+        let held = self.held.get_mut(&id).map(Arc::make_mut);
+        for slice in held.into_iter().flatten() {
             let most = target.iter().find(|t| t.gpu == slice.gpu);
             if let Some(most) = most.map(|t| t.mem_limit).filter(|m| *m < slice.mem_cap) {
                 slice.mem_cap = most;
@@ -681,7 +685,7 @@ impl Ledger {
     fn apply_caps(&mut self, caps: &Caps) -> Vec<(ClaimId, Slice)> {
         let mut changed = Vec::new();
         for (id, slices) in &mut self.held {
-            for slice in slices {
+            for slice in Arc::make_mut(slices) {
                 let cap = caps.get(&(*id, slice.gpu)).copied().unwrap_or(slice.mem);
                 if cap != slice.mem_cap {
                     slice.mem_cap = cap;

@@ -221,27 +221,26 @@ impl Machine {
     fn asks(&self) -> Vec<Asks> {
         let most = self.ledger.largest_gpu();
         let queue = self.queue.iter().enumerate();
-        let mut asks: Vec<Asks> = queue
-            .filter_map(|(place, waiting)| match &waiting.ask {
-                Ask::Claim { id, request, .. }
-                    if !self.waits_for_hours(*id, request)
-                        && reason::foreign(&self.ledger, request).is_none() =>
-                {
-                    let level = self.level_of(*id);
-                    Some(Asks {
-                        id: *id,
-                        place,
-                        seq: waiting.seq,
-                        owner: self.owner(*id, request.uid),
-                        priority: self.priority_at(level, request.class),
-                        level,
-                        size: size(most, request),
-                        turn: None,
-                    })
-                }
-                _ => None,
-            })
-            .collect();
+        let mut asks: Vec<Asks> = Vec::with_capacity(self.queue.len());
+        asks.extend(queue.filter_map(|(place, waiting)| match &waiting.ask {
+            Ask::Claim { id, request, .. }
+                if !self.waits_for_hours(*id, request)
+                    && reason::foreign(&self.ledger, request).is_none() =>
+            {
+                let level = self.level_of(*id);
+                Some(Asks {
+                    id: *id,
+                    place,
+                    seq: waiting.seq,
+                    owner: self.owner(*id, request.uid),
+                    priority: self.priority_at(level, request.class),
+                    level,
+                    size: size(most, request),
+                    turn: None,
+                })
+            }
+            _ => None,
+        }));
         asks.sort_unstable_by_key(|a| (a.seq, a.place));
         asks
     }

@@ -516,12 +516,13 @@ impl Future {
         let Some(later) = self.after(plan, request) else {
             return false;
         };
-        if let Some(reserved) = &self.reserved {
-            let Some(ledger) = self.carried_out(reserved.ledger.clone(), plan, request) else {
+        let reserved = self.reserved.as_ref();
+        let reserved = reserved.map(|r| self.carried_out(r.ledger.clone(), plan, request));
+        if let (Some(kept), Some(ledger)) = (self.reserved.as_mut(), reserved) {
+            let Some(ledger) = ledger else {
                 return false;
             };
-            let reserved = reserved.clone();
-            self.reserved = Some(Reserved { ledger, ..reserved });
+            kept.ledger = ledger;
         }
         self.planned.extend(plan.waiter);
         self.ledger = later;
@@ -565,7 +566,7 @@ impl Future {
                 }
                 (_, Some(sm)) => {
                     let lower = |s: &Slice| Slice { sm, ..s.clone() };
-                    later.insert(step.id, held.iter().map(lower).collect());
+                    later.insert(step.id, held.iter().map(lower).collect::<Vec<_>>());
                 }
                 _ => {
                     later.remove(step.id);

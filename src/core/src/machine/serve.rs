@@ -31,7 +31,7 @@ impl Machine {
         let mut future = self.future(now);
         self.go_on_from_host(actions);
         let mut round = Round::new(&self.ledger);
-        let mut still = Vec::new();
+        let mut still = Vec::with_capacity(self.queue.len());
         let mut queue = std::mem::take(&mut self.queue).into_iter();
         while let Some(waiting) = queue.next() {
             if look(self, &waiting, &future) {
@@ -114,7 +114,6 @@ impl Machine {
             self.unpark(id, gpus.into_iter(), actions);
             return None;
         }
-        let gone = self.gone(now, id, request);
         let kept = self.kept_by_rule(id, request, waiting.entitled);
         future.make_way(id);
         let lets_in = !self.comes_back(id) && self.lets_in(request);
@@ -129,6 +128,7 @@ impl Machine {
         if !lets_in
             && kept.is_none()
             && round.may_fit(&self.ledger, request, &[])
+            && let gone = self.gone(now, id, request)
             && let Some(slices) = self.place_now(request, gone, future)
             && self.needs_no_plan(now, id, request, &slices)
         {
@@ -159,7 +159,7 @@ impl Machine {
             (None, Some((_, reason))) if patient && ahead.len() >= FORESEEN => reason.clone(),
             (None, _) => {
                 let ahead = ahead.last().map(|w| w.id());
-                let blocked = future.block(request, gone);
+                let blocked = future.block(request, self.gone(now, id, request));
                 reason::waits(&self.ledger, request, &blocked, ahead)
             }
         };

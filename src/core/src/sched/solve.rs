@@ -517,7 +517,8 @@ impl<'a> Search<'a> {
                 (board.kind[g], self.free[g], self.looks(g, lifts))
             };
             let this = looks(g);
-            if (from..g).any(|tried| may(tried) && looks(tried) == this) {
+            let tried = |t| self.free[t] == self.free[g] && may(t) && looks(t) == this;
+            if (from..g).any(tried) {
                 continue;
             }
             let need = item.need[kind];

@@ -167,15 +167,12 @@ impl Pack<'_> {
         }
         self.steps += u32::try_from(self.free.len()).unwrap_or(u32::MAX);
         // The same items in the same rooms, in whatever order of GPUs, are known to fail.
-        let mut rooms: Vec<u64> = (0..self.free.len())
-            .map(|g| {
-                let f = self.free[g];
-                let room = mix(f.mem) ^ u64::from(f.sm);
-                mix(room ^ self.mark[g] ^ (self.board.kind[g] as u64) << 40)
-            })
-            .collect();
-        rooms.sort_unstable();
-        let key = rooms.iter().fold(mix(next as u64), |k, r| mix(k ^ r));
+        let rooms = (0..self.free.len()).map(|g| {
+            let f = self.free[g];
+            let room = mix(f.mem) ^ u64::from(f.sm);
+            mix(room ^ self.mark[g] ^ (self.board.kind[g] as u64) << 40)
+        });
+        let key = mix(rooms.fold(mix(next as u64), u64::wrapping_add));
         if self.failed.contains(&key) {
             return false;
         }
@@ -193,31 +190,26 @@ impl Pack<'_> {
         if self.at[index].len() == item.parts as usize {
             return self.go(next + 1);
         }
-        let mut tried: Vec<(usize, Need, u64)> = Vec::new();
         // Try the current GPU first: a claim that stays costs no move.
-        let mut gpus: Vec<usize> = (from..self.free.len()).collect();
-        if item.parts == 1 {
-            gpus.sort_by_key(|g| !item.at.contains(g));
-        }
-        for g in gpus {
+        let own = item.at.first().filter(|_| item.parts == 1).copied();
+        let others = (from..self.free.len()).filter(|g| Some(*g) != own);
+        for g in own.into_iter().chain(others) {
             self.steps += 1;
             if self.steps >= self.limit {
                 return false;
             }
             let kind = self.board.kind[g];
-            let looks = (kind, self.free[g], self.mark[g]);
             let need = item.need[kind];
             let other_model = self.at[index]
                 .first()
                 .is_some_and(|&first| self.board.model[first] != self.board.model[g]);
-            if !allowed(item, g)
-                || other_model
-                || !need.fits(self.free[g])
-                || tried.contains(&looks)
-            {
+            if !allowed(item, g) || other_model || !need.fits(self.free[g]) {
                 continue;
             }
-            tried.push(looks);
+            let mut tried = own.into_iter().chain(from..g);
+            if Some(g) != own && tried.any(|t| self.alike(t, g)) {
+                continue;
+            }
             let before = self.free[g];
             self.free[g] = before.less(need);
             self.at[index].push(g);
@@ -228,6 +220,13 @@ impl Pack<'_> {
             self.free[g] = before;
         }
         false
+    }
+
+    /// Whether two GPUs have the same room and serve the same claims.
+    fn alike(&self, a: usize, b: usize) -> bool {
+        let (kind, model) = (&self.board.kind, &self.board.model);
+        let same = kind[a] == kind[b] && model[a] == model[b];
+        self.free[a] == self.free[b] && self.mark[a] == self.mark[b] && same
     }
 
     /// The packing found, with GPUs exchanged so that more claims stay.
