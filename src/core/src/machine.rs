@@ -77,6 +77,8 @@ struct Waiting {
     had: u64,
     /// It fits into its owner's guarantee. A resize counts as if it did.
     entitled: bool,
+    /// It has waited for the shortest turn and is within its owner's guarantee.
+    late: bool,
     /// It was parked with more memory than it asked for, and needs all of it back.
     over: bool,
     /// GPUs on which room is promised to it.
@@ -423,6 +425,7 @@ impl Machine {
         self.next_seq += 1;
         let waiting = Waiting {
             entitled: false,
+            late: false,
             over: false,
             ask,
             deadline: patience.map(|p| now.saturating_add(p)),

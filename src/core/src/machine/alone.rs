@@ -134,12 +134,12 @@ impl Machine {
                 self.taking(now, id, granted, room),
                 &granted.run.levers.park,
             ) {
-                (Some(_), _) => Alone::Young {
+                (Some(_), _) if !self.had_its_turn(now, id) => Alone::Young {
                     until: self.asked_from(now, granted)?,
                 },
                 (None, Err(why)) => Alone::Fixed(why.clone()),
                 (None, Ok(())) if !room => Alone::NoHostRam(bytes),
-                (None, Ok(())) => Alone::PutOff {
+                _ => Alone::PutOff {
                     until: *granted.run.spared.get(&Lever::Suspend)?,
                 },
             };

@@ -31,6 +31,8 @@ pub(super) struct Leaves {
     pub(super) taken: Option<(Lever, u64)>,
     /// Decides to which claims it gives way.
     pub(super) rank: Rank,
+    /// It is in its turn, and has had the shortest one: only [`Who::late`] ones take it, if it is on loan.
+    pub(super) turn: bool,
 }
 
 impl Leaves {
@@ -218,13 +220,15 @@ impl Problem {
         let items = self.board.items.iter_mut().zip(&mut self.costs);
         let known = self.leaves.iter().zip(&self.wide);
         for ((item, costs), (leaves, wide)) in items.zip(known) {
+            let rank = leaves.rank;
+            let ends = !leaves.turn || (who.late && rank.borrower);
             // A claim may stay where it is, even on a closed GPU.
             let own: Mask = item.at.iter().fold(0, |mask, g| mask | (1 << g));
             item.mask = (wide & !kept) | own;
             *costs = Costs {
                 moved: leaves.moved,
                 idle: leaves.idle,
-                taken: leaves.taken.filter(|_| leaves.rank.gives_way(who)),
+                taken: leaves.taken.filter(|_| ends && rank.gives_way(who)),
             };
         }
         self.allow(Lever::Move);

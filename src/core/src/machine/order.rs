@@ -38,7 +38,7 @@ const STARTS: Duration = Duration::from_secs(1800);
 /// The turns of an owner's parked claims together, so that none is away much longer than until its turn. No turn is
 /// shorter than the minimum.
 const TURNS: Duration = Duration::from_secs(6 * 3600);
-const LEAST_SLOT: Duration = Duration::from_secs(600);
+pub(super) const LEAST_SLOT: Duration = Duration::from_secs(600);
 /// Level of a claim that has run for an hour.
 const LONG: u8 = 2;
 /// Weight of use while the queue was empty: it cost others nothing.
@@ -396,6 +396,23 @@ impl Machine {
         self.spared(now, id, Lever::Suspend) && !self.spared(now, id, Lever::Offload)
     }
 
+    /// When a claim of several GPUs that is in its turn has had the shortest one. From then on it gives way to claims
+    /// that are [`Waiting::late`]. A claim of every GPU has its whole turn, because to make all GPUs free again costs too
+    /// much, and so has a claim of one, because it keeps little from others.
+    pub(super) fn shortest_turn_ends(&self, now: Now, id: ClaimId) -> Option<Now> {
+        let gpus = self.ledger.slices(id).map_or(0, <[Slice]>::len);
+        let several = (2..self.ledger.gpus().len()).contains(&gpus);
+        let granted = self.claims.get(id);
+        let granted = granted.filter(|_| several && self.has_slot(now, id))?;
+        Some(granted.run.since.saturating_add(LEAST_SLOT))
+    }
+
+    /// Whether a claim goes on in its turn after the shortest one.
+    pub(super) fn had_its_turn(&self, now: Now, id: ClaimId) -> bool {
+        let ends = self.shortest_turn_ends(now, id);
+        ends.is_some_and(|ends| now >= ends)
+    }
+
     /// When a waiting claim's turn comes. A claim of every GPU that finds all of them free counts as if it had waited for
     /// half a day, so those that wait start one after the other.
     pub(super) fn turn_of(&self, waiting: &Waiting) -> Now {
@@ -434,6 +451,7 @@ impl Machine {
         for waiting in &mut queue {
             (waiting.due, waiting.turn) = (false, None);
             waiting.entitled = false;
+            waiting.late = false;
             if let Ask::Resize { .. } = &waiting.ask {
                 waiting.due = now >= self.turn_of(waiting);
                 // A wish to grow never counts as within the guarantee; it is ordered by its owner's past use.
@@ -455,6 +473,7 @@ impl Machine {
             waiting.priority = ask.priority;
             waiting.level = ask.level;
             waiting.entitled = within.contains(&ask.place);
+            waiting.late = waiting.entitled && now >= waiting.since.saturating_add(LEAST_SLOT);
             // Within a guarantee, past use does not count.
             waiting.had = match waiting.entitled {
                 true => 0,

@@ -190,7 +190,9 @@ impl Machine {
                     _ => sound = false,
                 },
                 (Stage::Announced, Some(held)) => {
-                    let spared = self.spared(now, step.id, step.lever);
+                    let late = who.is_some_and(|who| who.late);
+                    let spared = self.spared(now, step.id, step.lever)
+                        && !(late && self.had_its_turn(now, step.id));
                     let ending = self.claims.get(step.id).is_some_and(|c| c.ending);
                     let there = |g: &usize| place::takes_in(&self.ledger, *g);
                     sound &= step.to.iter().all(there);
@@ -281,9 +283,10 @@ impl Machine {
                 let flags = able.iter().fold(1u64, |n, b| n * 2 + u64::from(*b));
                 let spared = g.run.spared.values().filter(|until| **until > now).count() as u64;
                 let settled = u64::from(self.settled(now, g));
+                let turn = u64::from(self.had_its_turn(now, id));
                 let owner = self.owner_level(id, g.request.uid);
                 let levels = u64::from(self.level_of(id)) + 4 * u64::from(owner);
-                flags + 64 * spared + 4096 * (settled + 2 * levels)
+                flags + 64 * spared + 4096 * (settled + 2 * turn + 4 * levels)
             }));
             add(u64::from(granted.is_some_and(|c| c.borrower)));
         }
@@ -292,10 +295,13 @@ impl Machine {
         let rules = &self.reclaim.rules;
         add(u64::from(rules.enabled) + 2 * u64::from(rules.requeue) + 4 * u64::from(rules.kill));
         add(self.reclaim.plans.len() as u64);
+        let mut held = self.ledger.held();
+        let turns = held.any(|(id, _)| self.had_its_turn(now, id));
         for waiting in &self.queue {
-            let standing = u64::from(waiting.due) * 2 + u64::from(waiting.entitled);
+            let standing = [turns && waiting.late, waiting.due, waiting.entitled];
+            let standing = standing.iter().fold(0, |n, b| n * 2 + u64::from(*b));
             let levels = u64::from(waiting.level) + 4 * u64::from(level(waiting.had as f64 * 60.0));
-            add(waiting.id().0 * 64 + standing * 16 + levels);
+            add(waiting.id().0 * 128 + standing * 16 + levels);
         }
         print
     }
@@ -424,6 +430,7 @@ pub(super) struct Who<'a> {
     pub(super) level: u8,
     pub(super) owner: u8,
     pub(super) priority: u16,
+    pub(super) late: bool,
     /// Inputs of the last search for it that found no plan.
     pub(super) searched: Option<u64>,
 }
@@ -446,6 +453,7 @@ impl<'a> Who<'a> {
             level: 0,
             owner: 0,
             priority: 0,
+            late: false,
             searched: None,
         }
     }
@@ -464,6 +472,7 @@ impl<'a> Who<'a> {
             level: waiting.level,
             owner: level(waiting.had as f64 * 60.0),
             priority: waiting.priority,
+            late: waiting.late,
             searched: waiting.searched,
         })
     }

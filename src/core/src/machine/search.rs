@@ -182,7 +182,8 @@ impl Machine {
         granted: &Claim,
         room: bool,
     ) -> Option<Lever> {
-        let works = |lever| self.can(id, lever) && !self.spared(now, id, lever);
+        let turn = self.had_its_turn(now, id);
+        let works = |lever| self.can(id, lever) && (turn || !self.spared(now, id, lever));
         if room && works(Lever::Suspend) {
             let gentle = granted.run.levers.idle || granted.request.class != Class::Batch;
             return Some(if gentle {
@@ -240,6 +241,7 @@ impl Machine {
             let entitled = u64::from(!rank.borrower) << 24;
             leaves.taken = Some((lever, ((entitled + harm * 8 + had) << 32) + (bytes.0 >> 20)));
             leaves.rank = rank;
+            leaves.turn = self.had_its_turn(now, id);
         }
         leaves
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::order::AWAY;
+use super::order::{AWAY, LEAST_SLOT};
 use super::{Machine, Now};
 use crate::sched::fair::LEVELS;
 
@@ -69,6 +69,16 @@ impl Machine {
             ends.into_iter().flatten().for_each(&mut at);
             at(self.turn_of(waiting));
             at(waiting.since.saturating_add(AWAY));
+        }
+        let turns = self.claims.iter();
+        let turns: Vec<Now> = turns
+            .filter_map(|(id, _)| self.shortest_turn_ends(now, id))
+            .collect();
+        if !turns.is_empty() {
+            turns.into_iter().for_each(&mut at);
+            let late = self.queue.iter();
+            let late = late.map(|w| w.since.saturating_add(LEAST_SLOT));
+            late.for_each(&mut at);
         }
         let soon = if self.reclaim.left_out { SOON } else { RETHINK };
         at(now.saturating_add(soon));

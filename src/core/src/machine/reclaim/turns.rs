@@ -287,7 +287,12 @@ fn who_starts_behind_a_claim_whose_turn_it_is_keeps_it_waiting_no_longer() {
     b.pass(s(12 * MINUTE));
     // Its turn would end seven minutes after the first one's, which lasts half an hour.
     b.claim(23, 1000, 7, Class::Batch, 4);
-    b.pass(s(67 * MINUTE));
+    b.pass(s(40 * MINUTE));
+    // Else this would end the turn after ten minutes.
+    for id in b.parked().into_iter().map(ClaimId) {
+        b.send(Event::Gone { id });
+    }
+    b.pass(s(27 * MINUTE));
     let both = b.at(21).is_some() && b.at(23).is_some();
     assert!(both, "no GPU is kept for the large one");
     assert!(waits(&mut b, 22, 4 * MINUTE) > 0);
@@ -322,6 +327,21 @@ fn turns_of_claims_that_were_away_leave_others_what_they_are_guaranteed() {
     assert!(waits(&mut b, 3, 106) > 0, "one GPU is guaranteed to each");
     pieces(&mut b, 4);
     assert!(b.at(1).is_some() && b.at(3).is_some(), "{:?}", b.parked());
+}
+
+#[test]
+fn a_turn_gives_way_after_ten_minutes_to_what_has_waited_so_long_within_a_guarantee() {
+    let mut b = Bench::new(3);
+    for (id, gib) in [(1, 8), (2, 8), (3, 20)] {
+        b.claim(id, 1000, id as u32, Class::Batch, gib);
+    }
+    // Larger than what each user is guaranteed.
+    b.submit(4, claim("2", 1), 8);
+    assert!(waits(&mut b, 4, 62 * MINUTE) > 59 * MINUTE);
+    assert_eq!(b.parked(), [1, 2]);
+    let took = waits(&mut b, 2, 12 * MINUTE);
+    assert!(took > 9 * MINUTE, "half an hour is its turn: {took} s");
+    assert_eq!(b.parked(), [4]);
 }
 
 #[test]
