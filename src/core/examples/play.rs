@@ -1,7 +1,7 @@
 //! Rows of `gshare bench schedule` for the live machine, without the rest of gshare: builds in seconds.
 //!
 //! `cargo run --release -p gshare-core --example play -- DIR [--blocks N] [--from N] [--row TEXT|TEXT] [--list TEXT]
-//! [--full] [--gaming] [--bounds] [--late] [--policy NAME ...]`
+//! [--full] [--gaming] [--bounds] [--late]`
 #![allow(clippy::print_stdout, reason = "it prints rows")]
 
 use std::collections::BTreeMap;
@@ -10,7 +10,8 @@ use std::path::PathBuf;
 use gshare_core::machine::Obstacle;
 use gshare_core::play::figures::{Played, jain, mean};
 use gshare_core::play::ideal::{First, Knows, Room, ideal, long_take};
-use gshare_core::play::{Entry, Policy, Setup, cases, gaming, list};
+use gshare_core::play::simple::{self, Order, Placing};
+use gshare_core::play::{Entry, Setup, cases, gaming, list, policy};
 
 struct Args {
     dir: PathBuf,
@@ -18,7 +19,6 @@ struct Args {
     from: u64,
     row: String,
     list: String,
-    policies: Vec<Policy>,
     full: bool,
     gaming: bool,
     bounds: bool,
@@ -32,7 +32,6 @@ fn args() -> Args {
         from: 0,
         row: String::new(),
         list: String::new(),
-        policies: Vec::new(),
         full: false,
         gaming: false,
         bounds: false,
@@ -46,10 +45,6 @@ fn args() -> Args {
             "--from" => found.from = number().expect("the first block"),
             "--row" => found.row = words.next().expect("a part of a row's name"),
             "--list" => found.list = words.next().expect("default or gpushare100"),
-            "--policy" => {
-                let named = words.next().and_then(|name| Policy::named(&name));
-                found.policies.push(*named.expect("a policy"));
-            }
             "--full" => found.full = true,
             "--gaming" => found.gaming = true,
             "--bounds" => found.bounds = true,
@@ -58,24 +53,6 @@ fn args() -> Args {
         }
     }
     found
-}
-
-/// GPU time that was free while claims waited, and the mean size of a waiting claim.
-fn idle(name: &str, blocks: &[cases::Block]) {
-    let over = |of: &dyn Fn(&cases::Block) -> f64| mean(&blocks.iter().map(of).collect::<Vec<_>>());
-    let size = |b: &cases::Block| {
-        let waits = b.list.iter().zip(b.played.claims.iter());
-        let waits = waits.filter_map(|(e, c)| Some((e.size(), c.wait_s?)));
-        let (sizes, all) = waits.fold((0.0, 0.0), |(sizes, all), (size, wait)| {
-            (sizes + size * wait, all + wait)
-        });
-        sizes / all.max(1e-9)
-    };
-    println!(
-        "{name}: free while somebody waits {:.1} % of GPU time; a claim that waits is of {:.2} GPUs on average",
-        over(&|b| b.played.unfit * 100.0),
-        over(&size)
-    );
 }
 
 /// A block's claims and their results.
@@ -109,7 +86,6 @@ fn bounds(name: &str, blocks: &[cases::Block], setup: &Setup) {
         println!("{name}: {what:<60} longest away, h, by block:{longest}");
     };
     told("as played", &|b| b.played.clone());
-    idle(name, blocks);
     for (who, knows) in [
         ("all run times known", Knows::Everything),
         ("spread of run times known", Knows::Spread),
@@ -118,6 +94,7 @@ fn bounds(name: &str, blocks: &[cases::Block], setup: &Setup) {
         for (order, first) in [
             ("others first", First::Others),
             ("guarantees, then the largest user first", First::Guarantee),
+            ("guarantees, then all alike", First::Within),
             ("all alike", First::Nobody),
         ] {
             told(&format!("{who}, {order}"), &|b| Played {
@@ -125,6 +102,36 @@ fn bounds(name: &str, blocks: &[cases::Block], setup: &Setup) {
                 ..Played::default()
             });
         }
+    }
+}
+
+/// EASY with other ways to choose GPUs, over EASY: how much mean waits differ between schedulers that know the same.
+fn like_easy(name: &str, blocks: &[cases::Block], setup: &Setup) {
+    let waits = |placing| {
+        let wait = |b: &cases::Block| {
+            let played = simple::play(&b.list, setup, Order::Backfill, placing, &mut |_| {}).played;
+            mean(&played.waits().collect::<Vec<_>>())
+        };
+        blocks.iter().map(wait).collect::<Vec<f64>>()
+    };
+    let easy = waits(Placing::BestFit);
+    for placing in [
+        Placing::FirstFit,
+        Placing::Fgd,
+        Placing::Exact,
+        Placing::Pooled,
+    ] {
+        let other = waits(placing);
+        let over: Vec<f64> = other
+            .iter()
+            .zip(&easy)
+            .map(|(o, e)| o / e.max(1e-9))
+            .collect();
+        println!(
+            "{name}: EASY, {placing:?}: mean wait over EASY {:.3}, worst block {:.3}",
+            mean(&other) / mean(&easy).max(1e-9),
+            over.iter().copied().fold(0.0, f64::max)
+        );
     }
 }
 
@@ -180,11 +187,7 @@ fn main() {
         };
         let mut rows = BTreeMap::new();
         let seeds = args.from..args.from + args.blocks;
-        let rows_of = |full: bool| match args.policies.as_slice() {
-            [] => cases::cases(&trace, !full),
-            named => named.iter().map(|p| cases::Case::of(*p)).collect(),
-        };
-        for case in rows_of(args.full) {
+        for case in cases::cases(&trace, !args.full) {
             if !args.row.split('|').any(|row| case.name.contains(row)) {
                 continue;
             }
@@ -198,7 +201,9 @@ fn main() {
             if args.late {
                 late(&name, &blocks);
             }
-            if args.bounds {
+            if args.bounds && case.policy == policy::EASY {
+                like_easy(&name, &blocks, &case.setup);
+            } else if args.bounds {
                 bounds(&name, &blocks, &case.setup);
             }
             rows.insert(case.name, sums);

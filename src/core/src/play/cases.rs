@@ -57,12 +57,6 @@ impl Case {
         }
     }
 
-    /// A policy on the machine with default settings.
-    #[must_use]
-    pub fn of(policy: Policy) -> Self {
-        Self::new(policy.name, policy, Setup::default())
-    }
-
     fn with(self, whole: Whole, load: f64) -> Self {
         Self {
             whole,

@@ -47,7 +47,7 @@ pub struct Played {
     pub useful: f64,
     /// GPU time until the last arrival that was free while a claim that would fit was waiting.
     pub kept_idle: f64,
-    /// GPU time until the last arrival that was free while any claim was waiting.
+    /// On several machines: GPU time until the last arrival that was free while any claim was waiting.
     pub unfit: f64,
     /// Failed suspensions and moves.
     pub failed: u32,

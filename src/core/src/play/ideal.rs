@@ -29,6 +29,8 @@ pub enum First {
     /// Claims within each active user's equal part of the machine, then the first user's. Of all schedulers that keep
     /// the guarantee this is the best one for the first user.
     Guarantee,
+    /// The same, then all others.
+    Within,
     /// Claims of the other users within that part, then claims that have run for less than [`SHORT_S`], then the first
     /// user's claims of [`LONG_S`] or more.
     Long,
@@ -173,8 +175,9 @@ fn in_order(
             let rank = match first {
                 First::Nobody => 0,
                 First::Others => u8::from(largest),
-                First::Guarantee if within => 0,
+                First::Guarantee | First::Within if within => 0,
                 First::Guarantee => 1 + u8::from(!largest),
+                First::Within => 1,
                 First::Long if within && !largest => 0,
                 First::Long if e.run_s - left < SHORT_S - 1e-6 => 1,
                 First::Long if largest && e.run_s >= LONG_S => 2,

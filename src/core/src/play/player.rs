@@ -9,7 +9,7 @@ use super::figures::{Outcome, Played};
 use super::list::Entry;
 use crate::claim::{ClaimId, Request};
 use crate::class::{Classes, DAY};
-use crate::ledger::{GpuFacts, Sharing, Slice};
+use crate::ledger::{GpuFacts, Held, Ledger, Sharing, Slice};
 use crate::machine::lever::{Failure, Levers, Wish};
 use crate::machine::{Action, Event, Machine, Now, Obstacle, ReclaimRules};
 use crate::place;
@@ -25,6 +25,8 @@ pub struct Setup {
     pub gpus: usize,
     /// Memory of each GPU that claims can divide.
     pub mem: Bytes,
+    /// As many of the GPUs are divided (MIG), each into these instances.
+    pub divided: Vec<Vec<Sharing>>,
     /// Number of users with equal guarantees; 0 for no guarantees.
     pub guaranteed: usize,
     /// Host memory for offloaded claims.
@@ -55,6 +57,7 @@ impl Default for Setup {
         Self {
             gpus: 8,
             mem: Bytes::gib(24),
+            divided: Vec::new(),
             guaranteed: 0,
             host: Bytes(u64::MAX),
             offload: true,
@@ -163,7 +166,6 @@ struct Player<'a> {
     minute: u16,
     useful_s: f64,
     kept_s: f64,
-    unfit_s: f64,
     failed: u32,
 }
 
@@ -180,6 +182,11 @@ fn id_of(index: usize) -> ClaimId {
 
 fn index_of(id: ClaimId) -> usize {
     usize::try_from(id.0.saturating_sub(1)).unwrap_or(usize::MAX)
+}
+
+/// The part of a GPU that a GPU of the ledger is: less than one for an instance.
+fn of_a_gpu(ledger: &Ledger, g: usize) -> f64 {
+    ledger.gpus()[g].of_a_gpu().as_f64()
 }
 
 fn party(user: usize) -> Party {
@@ -216,23 +223,28 @@ impl<'a> Player<'a> {
             minute: setup.minute,
             useful_s: 0.0,
             kept_s: 0.0,
-            unfit_s: 0.0,
             failed: 0,
         }
     }
 
     /// The initial events of a service.
     fn begin(&mut self) {
-        let facts = |g| GpuFacts {
+        let instances = self.setup.divided.iter().flatten().copied();
+        let whole = self.setup.gpus.saturating_sub(self.setup.divided.len());
+        let whole = std::iter::repeat_n(Sharing::Timeslice, whole);
+        let facts = |(g, sharing)| GpuFacts {
             uuid: format!("GPU-{g}"),
             model: "GPU".to_owned(),
-            usable: Some(self.setup.mem),
+            usable: Some(match sharing {
+                Sharing::Instance { mem, .. } => self.setup.mem.times(mem),
+                _ => self.setup.mem,
+            }),
             reserve: Bytes::ZERO,
             unclaimed: Bytes::ZERO,
             healthy: true,
-            sharing: Sharing::Timeslice,
+            sharing,
         };
-        let facts = (0..self.setup.gpus).map(facts).collect();
+        let facts = whole.chain(instances).enumerate().map(facts).collect();
         let users = self.setup.guaranteed;
         let each = self.setup.gpus as f64 / users.max(1) as f64 * 1000.0;
         let quota = |user| Quota {
@@ -335,11 +347,6 @@ impl<'a> Player<'a> {
         let counted = to.min(self.last).saturating_sub(self.now.min(self.last));
         if !counted.is_zero() {
             self.kept_s += self.room_kept() * counted.as_secs_f64();
-            if self.machine.queue().next().is_some() {
-                let ledger = self.machine.ledger();
-                let free = (0..ledger.gpus().len()).map(|g| ledger.sm_free(g).as_f64());
-                self.unfit_s += free.sum::<f64>() * counted.as_secs_f64();
-            }
         }
         self.now = to;
     }
@@ -360,7 +367,9 @@ impl<'a> Player<'a> {
                 continue;
             }
             if let Some(slices) = place::best_fit(&later, request, &[]) {
-                kept += slices.iter().map(|s| s.sm.as_f64()).sum::<f64>();
+                let sizes = slices.iter();
+                let sizes = sizes.map(|s| s.sm.as_f64() * of_a_gpu(ledger, s.gpu));
+                kept += sizes.sum::<f64>();
                 later.insert(id, slices);
             }
         }
@@ -461,7 +470,7 @@ impl<'a> Player<'a> {
                 self.start(index, &slices);
                 return Some(Event::Levers {
                     id,
-                    levers: self.levers(),
+                    levers: self.levers(&slices),
                 });
             }
             Action::Refuse { id, .. } => self.runs[index_of(id)].at = At::Over,
@@ -504,11 +513,13 @@ impl<'a> Player<'a> {
         None
     }
 
-    fn levers(&self) -> Levers {
+    fn levers(&self, slices: &[Slice]) -> Levers {
+        // The driver cannot checkpoint what uses an instance.
+        let offload = self.setup.offload && slices.iter().all(|s| s.held != Held::Whole);
         let able = |yes: bool| if yes { Ok(()) } else { Err(String::new()) };
         Levers {
-            park: able(self.setup.offload),
-            movable: able(self.setup.offload && self.setup.moves),
+            park: able(offload),
+            movable: able(offload && self.setup.moves),
             requeue: false,
             left_alone: false,
             idle: false,
@@ -716,8 +727,8 @@ impl<'a> Player<'a> {
             claims: self.runs.into_iter().map(|r| r.outcome).collect(),
             useful: self.useful_s / whole,
             kept_idle: self.kept_s / whole,
-            unfit: self.unfit_s / whole,
             failed: self.failed,
+            ..Played::default()
         }
     }
 }

@@ -58,7 +58,6 @@ struct Simple<'a> {
     now: f64,
     last: f64,
     useful_s: f64,
-    unfit_s: f64,
     claims: Vec<Outcome>,
     /// Called before and after each decision.
     took: &'a mut dyn FnMut(bool),
@@ -107,7 +106,6 @@ pub fn play(
         now: 0.0,
         last: list.last().map_or(0.0, |e| e.arrival_s),
         useful_s: 0.0,
-        unfit_s: 0.0,
         claims: vec![Outcome::default(); list.len()],
         took,
         searches: (0, 0),
@@ -117,7 +115,6 @@ pub fn play(
     Simply {
         played: Played {
             useful: simple.useful_s / whole,
-            unfit: simple.unfit_s / whole,
             claims: simple.claims,
             ..Played::default()
         },
@@ -168,11 +165,6 @@ impl Simple<'_> {
 
     fn pass(&mut self, to: f64) {
         let dt = to - self.now;
-        if !self.waiting.is_empty() {
-            let free: u32 = self.board.free.iter().map(|f| f.sm).sum();
-            let counted = to.min(self.last) - self.now.min(self.last);
-            self.unfit_s += f64::from(free) / 1000.0 * counted.max(0.0);
-        }
         for job in &mut self.running {
             let stall = job.stall_s.min(dt);
             job.stall_s -= stall;
