@@ -95,7 +95,7 @@ pub(super) fn rows(view: &View<'_>, answers: Option<&[Answer]>, cols: u16) -> us
     match answers {
         None => 2,
         Some([best, ..]) if best.size > 0.0 && usize::from(cols) >= crate::view::WIDE => 4,
-        Some(all) => 2 + usize::from(all.len() > 1 || !later(view, usize::MAX).is_empty()),
+        Some(all) => 2 + usize::from(all.len() > 1 || !later(view, false, usize::MAX).is_empty()),
     }
 }
 
@@ -145,8 +145,8 @@ pub(in crate::view) fn when(tried: &Tried, asked_ms: u64) -> Option<String> {
 }
 
 /// When a part starts where nothing is free, who comes first, and when a whole GPU starts where a part is free; without
-/// the cause where that would be cut.
-fn later(view: &View<'_>, cols: usize) -> Vec<Line<'static>> {
+/// the cause where that would be cut. `has`: a part is free, and nobody comes first there.
+fn later(view: &View<'_>, has: bool, cols: usize) -> Vec<Line<'static>> {
     let now = view.snapshot.claimable_now.iter();
     let rooms = now.flat_map(|now| &now.models);
     let runs = rooms.flat_map(|room| view.model.runs_of(room).map(move |run| (room, run)));
@@ -159,7 +159,11 @@ fn later(view: &View<'_>, cols: usize) -> Vec<Line<'static>> {
         let text = brief.map_or(text.clone(), |(brief, _)| brief.to_owned());
         Some((run.milli, line!(view; good text)))
     });
-    let who = first(view).map(|text| (WHOLE - 1, line!(view; dim text)));
+    let first = match view.snapshot.queue.len() {
+        n @ 1.. if has => Some(format!("{n} before you for more")),
+        _ => first(view),
+    };
+    let who = first.map(|text| (WHOLE - 1, line!(view; dim text)));
     let mut all: Vec<_> = told.chain(who).collect();
     all.sort_by_key(|(size, _)| *size);
     all.into_iter().map(|(_, line)| line).collect()
@@ -205,7 +209,7 @@ pub(super) fn draw(view: &View<'_>, answers: Option<&[Answer]>, area: Rect, scen
         head.push_span(span("none now", view.theme.strong));
     }
     scene.line(head, area, 0);
-    rest.extend(later(view, cols.saturating_sub(indent)));
+    rest.extend(later(view, has, cols.saturating_sub(indent)));
     let second = u16::from(!rest.is_empty());
     let mut line = Line::from(" ".repeat(indent));
     for (i, next) in rest.into_iter().enumerate() {
@@ -284,7 +288,7 @@ fn large(view: &View<'_>, all: &[Answer], area: Rect, scene: &mut Scene<'_>) {
     let lasts = all[0].lasts.filter(|_| !whole);
     lines.extend(lasts.map(|text| line!(view; strong text)));
     lines.extend(all[1..].iter().map(|a| said(view, a, true)));
-    lines.extend(later(view, words_at.width.into()));
+    lines.extend(later(view, true, words_at.width.into()));
     let mut sums = yours(view);
     sums.extend(others(view, OTHERS.into()));
     scene.rows((0..3).map(style), below(digits, 1));

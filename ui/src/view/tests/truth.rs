@@ -307,7 +307,7 @@ fn free_now_is_yours_or_on_loan_by_a_dry_run() {
         assert_eq!(asked(&mut m), []);
         let text = screen(&m);
         let keeps = if entitled { "yours" } else { "on loan" };
-        let both = format!("5 wait before you;  1 RTX 4090 {keeps} in 2h 35m: c12 ends");
+        let both = format!("5 before you for more;  1 RTX 4090 {keeps} in 2h 35m: c12 ends");
         assert!(text.contains(&both) || size.0 > 80, "{text}");
         let line = row(
             &text,
