@@ -452,6 +452,7 @@ fn package(test: &str) -> Option<PathBuf> {
     assert!(wrote.expect("gshare").success());
     let to = Path::new(env!("CARGO_TARGET_TMPDIR")).join("gshare.deb");
     let made = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/deb"))
+        .arg("gshare")
         .args([installed.parent().expect("a folder"), &to])
         .env("COMPRESSION", "none")
         .output()
