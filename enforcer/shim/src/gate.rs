@@ -100,8 +100,6 @@ struct Flight {
     /// Its stream as used by one thread, by [`gshare_gate::place`].
     place: u64,
     pair: Pair,
-    /// The first event of its pair was recorded.
-    has_start: bool,
     /// It is the oldest of its stream.
     is_head: bool,
     /// Its duration together with earlier launches, if known.
@@ -118,11 +116,29 @@ struct Flight {
     /// The measured kind, if it counts.
     measured: Option<Key>,
     issued_ns: u64,
-    /// If there is an event before it.
+    /// If the first event of its pair was recorded.
     call: Option<Call>,
 }
 
 impl Flight {
+    fn new(pair: Pair, place: u64) -> Self {
+        Self {
+            id: 0,
+            place,
+            pair,
+            is_head: false,
+            takes_ns: None,
+            over_ns: 0,
+            due_ns: u64::MAX,
+            is_blocked: false,
+            own_ns: None,
+            marked: false,
+            measured: None,
+            issued_ns: 0,
+            call: None,
+        }
+    }
+
     /// It becomes the oldest of its stream.
     fn expect(&mut self, from_ns: u64) {
         self.is_head = true;
@@ -474,7 +490,11 @@ impl Gate {
         if recorded && inner.member.mark(monotonic_ns(), place, None, 0) {
             // The stream's load ends with it.
             let before = gpu.tally.take(place);
-            inner.fly(gpu, pair, true, place, before, None, None, None, None);
+            let flight = Flight {
+                marked: true,
+                ..Flight::new(pair, place)
+            };
+            inner.fly(gpu, before, None, flight);
         } else {
             inner.spare.push(pair);
         }
@@ -505,13 +525,15 @@ impl Gate {
         if let Some((pair, ..)) = trial.pair {
             if marked || (recorded && trial.grant_ns.is_none()) {
                 let before = gpu.tally.begin(place);
-                let key = key.filter(|_| trial.fills);
                 let usual = trial.grant_ns.and_then(|_| gpu.tally.expected(work.key));
-                let usual_ns = usual.map(|usual| usual.ns);
-                let own_ns = work.own_ns();
-                inner.fly(
-                    gpu, pair, marked, place, before, key, call, usual_ns, own_ns,
-                );
+                let flight = Flight {
+                    marked,
+                    measured: key.filter(|_| trial.fills),
+                    call,
+                    own_ns: work.own_ns(),
+                    ..Flight::new(pair, place)
+                };
+                inner.fly(gpu, before, usual.map(|usual| usual.ns), flight);
             } else {
                 inner.spare.push(pair);
             }
@@ -582,49 +604,23 @@ impl Inner {
         self.grants.insert(place, ns);
     }
 
-    #[allow(clippy::too_many_arguments, reason = "they describe one launch")]
-    fn fly(
-        &mut self,
-        gpu: &Gpu,
-        pair: Pair,
-        marked: bool,
-        place: u64,
-        before: Load,
-        measured: Option<Key>,
-        call: Option<Call>,
-        usual_ns: Option<u64>,
-        own_ns: Option<u64>,
-    ) {
-        let id = self.next_flight;
+    /// Adds a flight that was issued now, behind the load of its stream that it ends.
+    fn fly(&mut self, gpu: &Gpu, before: Load, usual_ns: Option<u64>, mut flight: Flight) {
+        flight.id = self.next_flight;
         self.next_flight += 1;
-        let issued_ns = monotonic_ns();
-        let known = measured.and_then(|key| gpu.tally.known(key));
+        flight.issued_ns = monotonic_ns();
+        let known = flight.measured.and_then(|key| gpu.tally.known(key));
         let fill = known.map(|(fill, _)| fill);
         let expected_ns = known.and_then(|(_, ns)| ns);
-        let is_head = self.flights.iter().all(|flight| flight.place != place);
-        let takes_ns = match (usual_ns.or(expected_ns).or(own_ns), &call) {
-            (None, Some(_)) => None,
-            (own, _) => Some(before.busy_ns + own.unwrap_or(0)),
+        flight.takes_ns = match usual_ns.or(expected_ns).or(flight.own_ns) {
+            None if flight.call.is_some() => None,
+            own => Some(before.busy_ns + own.unwrap_or(0)),
         };
-        self.flights.push_back(Flight {
-            id,
-            place,
-            has_start: call.is_some(),
-            is_head,
-            takes_ns,
-            over_ns: 0,
-            due_ns: u64::MAX,
-            is_blocked: false,
-            own_ns,
-            pair,
-            marked,
-            measured,
-            issued_ns,
-            call,
-        });
-        if is_head && let Some(flight) = self.flights.back_mut() {
+        let (issued_ns, place) = (flight.issued_ns, flight.place);
+        if self.flights.iter().all(|other| other.place != place) {
             flight.expect(issued_ns);
         }
+        self.flights.push_back(flight);
         self.timeline
             .issued(issued_ns, place, before, fill, expected_ns);
     }

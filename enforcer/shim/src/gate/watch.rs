@@ -331,7 +331,7 @@ impl Inner {
         Head {
             id: flight.id,
             pair: flight.pair,
-            has_start: flight.has_start,
+            has_start: flight.call.is_some(),
             anchor: anchors.find(|a| a.pair.context == context).copied(),
         }
     }
