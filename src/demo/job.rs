@@ -413,9 +413,9 @@ fn program(name: &str) -> (CString, CString) {
     let text = format!(
         ".version 7.0\n.target sm_50\n.address_size 64\n\
          .visible .entry {name}(.param .u64 counter)\n{{\n\
-         .reg .pred %p;\n.reg .b32 %r<4>;\n.reg .b64 %rd<4>;\n\
-         mov.u32 %r1, %tid.x;\nmov.u32 %r2, %ctaid.x;\nor.b32 %r3, %r1, %r2;\n\
-         setp.ne.u32 %p, %r3, 0;\n@%p bra done;\n\
+         .reg .pred %p;\n.reg .b32 %r<3>;\n.reg .b64 %rd<3>;\n\
+         mov.u32 %r1, %ctaid.x;\nsetp.ne.u32 %p, %r1, 0;\n@%p bra done;\n\
+         mov.u32 %r2, %tid.x;\nsetp.ne.u32 %p, %r2, 0;\n@%p bra done;\n\
          ld.param.u64 %rd1, [counter];\ncvta.to.global.u64 %rd1, %rd1;\n\
          ld.global.u64 %rd2, [%rd1];\nadd.u64 %rd2, %rd2, 1;\nst.global.u64 [%rd1], %rd2;\n\
          done:\nret;\n}}\n"

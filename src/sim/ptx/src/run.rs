@@ -87,6 +87,11 @@ fn lanes(mask: u32) -> impl Iterator<Item = usize> {
     (0..WARP).filter(move |lane| mask >> lane & 1 == 1)
 }
 
+/// Whether all lanes have the same value, as most have whose instructions depend on the block only.
+fn is_uniform(values: &Lanes) -> bool {
+    values[1] == values[0] && values.iter().fold(0, |bits, v| bits | (v ^ values[0])) == 0
+}
+
 impl Warp {
     fn new(code: &Code) -> Self {
         let mut registers = vec![[0; WARP]; code.registers as usize];
@@ -229,14 +234,19 @@ impl Warp {
                 Op::Alu { f, d, args } => {
                     let [a, b, c] = args.map(|register| self.registers[register as usize]);
                     let d = &mut self.registers[*d as usize];
-                    for lane in lanes(chosen) {
-                        d[lane] = f(a[lane], b[lane], c[lane]);
+                    if [&a, &b, &c].into_iter().all(is_uniform) {
+                        let value = f(a[0], b[0], c[0]);
+                        lanes(chosen).for_each(|lane| d[lane] = value);
+                    } else {
+                        for lane in lanes(chosen) {
+                            d[lane] = f(a[lane], b[lane], c[lane]);
+                        }
                     }
                 }
                 Op::Special { d, which } => {
-                    for lane in lanes(chosen) {
-                        self.registers[*d as usize][lane] = self.special(launch, *which, lane);
-                    }
+                    let values = self.special(launch, *which);
+                    let d = &mut self.registers[*d as usize];
+                    lanes(chosen).for_each(|lane| d[lane] = values[lane]);
                 }
                 op => {
                     for lane in lanes(chosen) {
@@ -250,18 +260,28 @@ impl Warp {
         Ok(true)
     }
 
-    fn special(&self, launch: &Launch<'_>, which: Special, lane: usize) -> u64 {
+    fn special(&self, launch: &Launch<'_>, which: Special) -> Lanes {
         let [bx, by, _] = launch.config.block;
-        let thread = self.first + lane as u32;
-        u64::from(match which {
-            Special::Tid(0) => thread % bx,
-            Special::Tid(1) => thread / bx % by,
-            Special::Tid(_) => thread / bx / by,
-            Special::Ntid(axis) => launch.config.block[axis],
-            Special::Ctaid(axis) => launch.block[axis],
-            Special::Nctaid(axis) => launch.config.grid[axis],
-            Special::Lane => lane as u32,
-        })
+        match which {
+            Special::Tid(axis) => {
+                let mut at = [self.first % bx, self.first / bx % by, self.first / bx / by];
+                std::array::from_fn(|_| {
+                    let value = at[axis].into();
+                    at[0] += 1;
+                    if at[0] == bx {
+                        (at[0], at[1]) = (0, at[1] + 1);
+                    }
+                    if at[1] == by {
+                        (at[1], at[2]) = (0, at[2] + 1);
+                    }
+                    value
+                })
+            }
+            Special::Ntid(axis) => [launch.config.block[axis].into(); WARP],
+            Special::Ctaid(axis) => [launch.block[axis].into(); WARP],
+            Special::Nctaid(axis) => [launch.config.grid[axis].into(); WARP],
+            Special::Lane => std::array::from_fn(|lane| lane as u64),
+        }
     }
 
     fn meet(&mut self, how: Meeting, to: [u32; 2], args: &[u32; 3], members: u32) {
