@@ -317,15 +317,13 @@ const MOST: usize = 4 << 20;
 const PAGE: usize = 4096;
 
 /// Bytes that depend on a seed and on their place.
-fn pattern(seed: u64, len: usize) -> Vec<u8> {
-    let mut state = seed | 1;
-    let mut next = || {
-        state = state
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1);
-        (state >> 56) as u8
-    };
-    (0..len).map(|_| next()).collect()
+fn pattern(mut seed: u64, len: usize) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    while bytes.len() < len {
+        bytes.extend_from_slice(&next(&mut seed).to_le_bytes());
+    }
+    bytes.truncate(len);
+    bytes
 }
 
 /// The next of some numbers that do not repeat.
@@ -336,8 +334,10 @@ fn next(state: &mut u64) -> u64 {
 }
 
 fn sum(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    bytes.chunks(8).fold(0xcbf2_9ce4_8422_2325, |hash, chunk| {
+        let mut word = [0; 8];
+        word[..chunk.len()].copy_from_slice(chunk);
+        (hash ^ u64::from_le_bytes(word)).wrapping_mul(0x0100_0000_01b3)
     })
 }
 
