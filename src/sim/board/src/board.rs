@@ -130,6 +130,8 @@ struct Scratch {
     state: Box<State>,
     /// Scratch state for predictions, allocated on first use.
     other: Option<Box<State>>,
+    /// For [`snapshot::take`].
+    pids: Vec<(u64, u32)>,
 }
 
 impl std::fmt::Debug for Scratch {
@@ -261,6 +263,7 @@ impl Board {
             scratch: Mutex::new(Scratch {
                 state: zeroed(),
                 other: None,
+                pids: Vec::new(),
             }),
             last: Mutex::new(None),
             at: std::array::from_fn(AtomicUsize::new),
@@ -512,7 +515,7 @@ impl Board {
             let now = now_ns();
             let mut until = None;
             let mut scratch = self.scratch();
-            let Scratch { state, other } = &mut *scratch;
+            let Scratch { state, other, .. } = &mut *scratch;
             let mut reaped = false;
             self.store.transact(state, |state| {
                 reaped = self.look(state, now, true);
@@ -571,11 +574,12 @@ impl Board {
     #[must_use]
     pub fn snapshot_at(&self, now: u64) -> BoardSnapshot {
         let mut scratch = self.scratch();
-        self.store.load(&mut scratch.state);
-        let stale = now.saturating_sub(scratch.state.head.now_ns) > STALE_NS;
-        let mut reaped = self.look(&mut scratch.state, now, true);
+        let Scratch { state, pids, .. } = &mut *scratch;
+        self.store.load(state);
+        let stale = now.saturating_sub(state.head.now_ns) > STALE_NS;
+        let mut reaped = self.look(state, now, true);
         if stale || reaped {
-            self.store.transact(&mut scratch.state, |state| {
+            self.store.transact(state, |state| {
                 reaped |= self.look(state, now, true);
                 ((), true)
             });
@@ -583,7 +587,7 @@ impl Board {
         if reaped {
             self.store.wake();
         }
-        snapshot::take(&scratch.state, self.locks)
+        snapshot::take(state, self.locks, pids)
     }
 }
 

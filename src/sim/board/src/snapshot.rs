@@ -284,17 +284,17 @@ fn grown(now_ns: u64, from: &Mark, now: &Mark) -> Option<Recent> {
     })
 }
 
-pub(crate) fn take(state: &State, locks: SlotLocks) -> BoardSnapshot {
+/// `pids` has each process's identity and pid as seen from here, by row, so that each is asked for once.
+pub(crate) fn take(state: &State, locks: SlotLocks, pids: &mut Vec<(u64, u32)>) -> BoardSnapshot {
     let now_ns = state.head.now_ns;
-    let pids: Vec<u32> = (0..state.procs().len())
-        .map(|slot| {
-            let seen = match state.procs()[slot].id {
-                0 => None,
-                _ => locks.holder(slot).filter(|p| *p > 0),
-            };
-            seen.map_or(state.procs()[slot].pid as u32, i32::cast_unsigned)
-        })
-        .collect();
+    pids.resize(state.procs().len(), (0, 0));
+    for (slot, (process, known)) in state.procs().iter().zip(&mut *pids).enumerate() {
+        if known.0 != process.id {
+            let seen = locks.holder(slot).filter(|p| *p > 0);
+            let pid = seen.map_or(process.pid as u32, i32::cast_unsigned);
+            *known = (process.id, pid);
+        }
+    }
     let gpus = state.gpus().iter().enumerate().map(|(index, g)| {
         let oldest = now_ns.saturating_sub(MARKS as u64 * MARK_NS);
         let from = g
@@ -332,7 +332,7 @@ pub(crate) fn take(state: &State, locks: SlotLocks) -> BoardSnapshot {
                     warp_ns: u.warp_ns,
                 };
                 Some(ProcessSnapshot {
-                    pid: pids[slot],
+                    pid: pids[slot].1,
                     uid: p.uid as u32,
                     name: text(&p.name),
                     id: p.id,
