@@ -182,21 +182,15 @@ async fn serve(start: &Start, config: Config, mode: Mode, paths: Paths) -> anyho
     let mut service = start::start(config, mode, paths, tx.clone())?;
     let listen = service.effects.config.metrics.listen.clone();
     service.features.metrics.listen(&listen, mode, &tx);
+    let tree = service.effects.host.fences.tree.clone();
     tokio::spawn(server::serve(
         listener,
         idle,
         tx,
         service.features.metrics.answers(),
-        service
-            .effects
-            .host
-            .fences
-            .tree
-            .as_ref()
-            .and_then(Tree::units)
-            .cloned(),
+        tree.as_ref().and_then(Tree::units).cloned(),
         service.effects.host.names.clone(),
-        warmer(service.effects.host.fences.tree.clone()),
+        warmer(tree),
     ));
     tracing::info!(socket = %socket.display(), "gshared {} serves {}", env!("CARGO_PKG_VERSION"), service::summary(&service.world()));
     let mut told = reload::status(&service.world());

@@ -194,14 +194,8 @@ impl Service {
     /// Applies a configuration that was read again.
     pub(crate) fn reload(&mut self, read: Result<Config, ConfigError>) {
         let follows = self.effects.config.reload(read);
-        if let Some(units) = self
-            .effects
-            .host
-            .fences
-            .tree
-            .as_ref()
-            .and_then(|t| t.units())
-        {
+        let tree = self.effects.host.fences.tree.as_ref();
+        if let Some(units) = tree.and_then(|tree| tree.units()) {
             units.refresh_caps();
         }
         self.execute(follows);

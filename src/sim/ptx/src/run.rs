@@ -263,20 +263,10 @@ impl Warp {
     fn special(&self, launch: &Launch<'_>, which: Special) -> Lanes {
         let [bx, by, _] = launch.config.block;
         match which {
-            Special::Tid(axis) => {
-                let mut at = [self.first % bx, self.first / bx % by, self.first / bx / by];
-                std::array::from_fn(|_| {
-                    let value = at[axis].into();
-                    at[0] += 1;
-                    if at[0] == bx {
-                        (at[0], at[1]) = (0, at[1] + 1);
-                    }
-                    if at[1] == by {
-                        (at[1], at[2]) = (0, at[2] + 1);
-                    }
-                    value
-                })
-            }
+            Special::Tid(axis) => std::array::from_fn(|lane| {
+                let thread = self.first + lane as u32;
+                [thread % bx, thread / bx % by, thread / bx / by][axis].into()
+            }),
             Special::Ntid(axis) => [launch.config.block[axis].into(); WARP],
             Special::Ctaid(axis) => [launch.block[axis].into(); WARP],
             Special::Nctaid(axis) => [launch.config.grid[axis].into(); WARP],
