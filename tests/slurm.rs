@@ -22,7 +22,7 @@ use gshare_proto::ClaimView;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use support::users::{Users, as_user, reachable};
-use support::{FULL, GIB, Random, Raw, SOON, board, root, station_with, text, until};
+use support::{FULL, GIB, Random, Raw, SOON, board, root, station_with, text, until, words};
 
 const HEADER: &str = "/usr/include/slurm/spank.h";
 
@@ -72,6 +72,10 @@ fn write(path: &Path, text: impl AsRef<[u8]>) {
     std::fs::write(path, text).expect("written");
 }
 
+fn set_mode(mode: &str, path: &Path) {
+    support::users::account("chmod", &[mode, &path.display().to_string()]);
+}
+
 fn found(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|dir| dir.join(program).exists())
@@ -114,10 +118,8 @@ impl Slurm {
     fn two(test: &str) -> Option<Self> {
         let mut slurm = Self::make(test, How::Cgroups)?;
         let (station, node) = (workstation(false), format!("{}b", slurm.node));
-        let (first, dir) = (
-            slurm.station.dir().display().to_string(),
-            station.dir().join("slurm"),
-        );
+        let first = slurm.station.dir().display().to_string();
+        let dir = station.dir().join("slurm");
         let file = slurm.dir.join("slurm.conf");
         let conf = std::fs::read_to_string(&file).expect("UTF-8");
         let line = conf
@@ -127,14 +129,8 @@ impl Slurm {
         let line = line.replace(&slurm.node, &node);
         write(&file, format!("{conf}\n{line} Port={}\n", free_port()));
         slurm.requeue_soon("");
-        support::users::account(
-            "cp",
-            &[
-                "-a",
-                &slurm.dir.display().to_string(),
-                &dir.display().to_string(),
-            ],
-        );
+        let [from, to] = [&slurm.dir, &dir].map(|dir| dir.display().to_string());
+        support::users::account("cp", &["-a", &from, &to]);
         let munge = format!("{first}/slurm/munge");
         for (name, text) in slurm.files() {
             let text = String::from_utf8(text).expect("UTF-8");
@@ -159,12 +155,14 @@ impl Slurm {
         if !root(test) {
             return None;
         }
-        let programs = ["slurmctld", "slurmd", "srun", "munged", "cc"];
-        let accounts = match how {
-            How::Accounts => &accounts::PROGRAMS[..],
-            _ => &[],
+        let accounts = if how == How::Accounts {
+            accounts::PROGRAMS
+        } else {
+            "cc"
         };
-        let mut programs = programs.iter().chain(accounts).copied();
+        let mut programs = words("slurmctld slurmd srun munged cc")
+            .into_iter()
+            .chain(words(accounts));
         let missing = programs.find(|program| !found(program));
         let missing = missing.or((!Path::new(HEADER).exists()).then_some(HEADER));
         if let Some(missing) = missing {
@@ -247,7 +245,7 @@ impl Slurm {
         for program in ["gshare-epilog", "gshare-health"] {
             let file = self.dir.join(program);
             write(&file, self.printed(program));
-            support::users::account("chmod", &["755", &file.display().to_string()]);
+            set_mode("755", &file);
         }
     }
 
@@ -300,46 +298,28 @@ impl Slurm {
                 How::Accounts | How::Memory => "ConstrainRAMSpace=yes",
                 _ => "ConstrainDevices=no",
             };
-            let version = if self.is_version_1() {
-                "v1".to_owned()
-            } else {
-                format!(
-                    "v2\nIgnoreSystemd=yes\nCgroupMountpoint={}",
-                    point.display()
-                )
+            let point = point.display();
+            let version = match self.is_version_1() {
+                true => "v1".to_owned(),
+                false => format!("v2\nIgnoreSystemd=yes\nCgroupMountpoint={point}"),
             };
             let own = format!("CgroupPlugin=cgroup/{version}\n{constrain}\n");
             write(&self.dir.join("cgroup.conf"), own);
         }
-        let host = nix::unistd::gethostname().expect("named");
-        let host = host
-            .to_string_lossy()
-            .split('.')
-            .next()
-            .unwrap_or_default()
-            .to_owned();
+        let host = self.says(0, &["hostname", "-s"]);
         let tasks = match self.how {
             How::Devices | How::Accounts | How::Memory => "task/cgroup\nPrologFlags=Alloc,Contain",
             _ => "task/none",
-        };
-        let private = if self.cgroups() {
-            ""
-        } else {
-            "PrivateData=jobs\n"
         };
         let select = match self.how {
             How::Strict if self.gives_by_task() => ",MULTIPLE_SHARING_GRES_PJ",
             How::Accounts | How::Memory => "_Memory",
             _ => "",
         };
-        let (track, node) = (
-            if self.cgroups() {
-                "cgroup"
-            } else {
-                "linuxproc"
-            },
-            &self.node,
-        );
+        let (node, track, private) = match self.cgroups() {
+            true => (&self.node, "cgroup", ""),
+            false => (&self.node, "linuxproc", "PrivateData=jobs\n"),
+        };
         let conf = format!(
             "ClusterName=gs\nSlurmctldHost={host}(127.0.0.1)\nAuthType=auth/munge\nCredType=cred/munge\n\
              AuthInfo=socket={dir}/munge/socket\nSlurmUser=root\nSlurmctldPort={}\nSlurmdPort={}\n\
@@ -397,25 +377,16 @@ impl Slurm {
                 .expect("cc runs");
             assert!(built.status.success(), "{}", text(&built));
         }
-        write(&self.dir.join("munge/key"), [7; 128]);
-        support::users::account(
-            "chmod",
-            &["400", &self.dir.join("munge/key").display().to_string()],
-        );
+        write(&self.dir.join("munge/key-file"), [7; 128]);
+        set_mode("400", &self.dir.join("munge/key-file"));
     }
 
     fn run(&mut self) {
         let munge = |file: &str| self.dir.join("munge").join(file);
         let mut munged = Command::new("munged");
         munged.args(["--foreground", "--force", "--num-threads=2"]);
-        for (flag, file) in [
-            ("--socket", "socket"),
-            ("--key-file", "key"),
-            ("--pid-file", "pid"),
-            ("--log-file", "log"),
-            ("--seed-file", "seed"),
-        ] {
-            munged.arg(flag).arg(munge(file));
+        for file in ["socket", "key-file", "pid-file", "log-file", "seed-file"] {
+            munged.arg(format!("--{file}")).arg(munge(file));
         }
         let socket = munge("socket");
         self.daemon(&mut munged);
@@ -568,16 +539,18 @@ impl Slurm {
     /// Runs the health check as slurmd does every minute, with its environment.
     fn health(&self) {
         let mut health = Command::new(self.dir.join("gshare-health"));
-        let output = health
-            .env_clear()
-            .env("SLURMD_NODENAME", &self.node)
-            .output();
-        let output = output.expect("it runs");
+        health.env_clear().env("SLURMD_NODENAME", &self.node);
+        let output = health.output().expect("it runs");
         assert!(
             output.status.success() && text(&output).is_empty(),
             "{}",
             text(&output)
         );
+    }
+
+    fn uuids(&self, gpus: impl IntoIterator<Item = usize>) -> Vec<String> {
+        let all = self.station.snapshot().expect("served").gpus;
+        gpus.into_iter().map(|gpu| all[gpu].uuid.clone()).collect()
     }
 
     fn claims(&self) -> Vec<ClaimView> {
@@ -638,15 +611,8 @@ impl Slurm {
 
 impl Drop for Slurm {
     fn drop(&mut self) {
-        let _ = self.output(
-            0,
-            &[
-                "scancel",
-                "--state=running",
-                "--signal=KILL",
-                "--partition=main",
-            ],
-        );
+        let all = "scancel --state=running --signal=KILL --partition=main";
+        let _ = self.output(0, &words(all));
         let behind = self.behind.iter_mut().rev();
         for daemon in self.daemons.iter_mut().rev().chain(behind) {
             let _ = kill(Pid::from_raw(daemon.id().cast_signed()), Signal::SIGTERM);
@@ -658,11 +624,8 @@ impl Drop for Slurm {
         for node in second.chain([&self.node]) {
             remove(&slice().join(format!("{node}_slurmstepd.scope")));
         }
-        for of in std::fs::read_dir("/sys/fs/cgroup")
-            .into_iter()
-            .flatten()
-            .flatten()
-        {
+        let all = std::fs::read_dir("/sys/fs/cgroup").into_iter().flatten();
+        for of in all.flatten() {
             remove(&of.path().join(format!("slurm_{}", self.node)));
         }
         let mut running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
@@ -725,15 +688,8 @@ fn a_part_of_a_gpu_that_slurm_gave_out_binds() {
 
     // Compute, by another user on the same GPU, in shards. A job cannot use more than its part, even of an idle GPU.
     let flood = slurm.station.laboratory().display().to_string();
-    let words = [
-        "srun",
-        "--gres=shard:30",
-        &flood,
-        "__bench-gate",
-        "flood",
-        "spin_1ms",
-    ];
-    let mut flood = slurm.command(bob, &words);
+    let flood = format!("srun --gres=shard:30 {flood} __bench-gate flood spin_1ms");
+    let mut flood = slurm.command(bob, &words(&flood));
     let mut flood = flood
         .stdin(Stdio::null())
         .stdout(Stdio::null())
@@ -772,11 +728,7 @@ fn a_part_of_a_gpu_that_slurm_gave_out_binds() {
         claim["gpus"][0]["sm_active"]["value"].is_number(),
         "{claim}"
     );
-    let uuid = |gpu: usize| {
-        slurm.station.snapshot().expect("served").gpus[gpu]
-            .uuid
-            .clone()
-    };
+    let uuid = |gpu: usize| slurm.uuids([gpu]).remove(0);
     let show = ["printenv", "CUDA_VISIBLE_DEVICES"];
     let free = slurm.says(ada, &[&["srun", "--gres=shard:40"], &show[..]].concat());
     assert_eq!(
@@ -794,31 +746,13 @@ fn a_part_of_a_gpu_that_slurm_gave_out_binds() {
     let said = text(&outside.output().expect("runs"));
     assert!(said.contains("srun --gres=gshare:0.5"), "{said}");
     let gshare = slurm.station.program().display().to_string();
-    let inside = [
-        "srun",
-        "--gres=gpu:1",
-        &gshare,
-        "claim",
-        "-g",
-        "0.1",
-        "--dry-run",
-        "--",
-        "true",
-    ];
-    let said = text(&slurm.output(ada, &inside));
+    let inside = format!("srun --gres=gpu:1 {gshare} claim -g 0.1 --dry-run -- true");
+    let said = text(&slurm.output(ada, &words(&inside)));
     assert!(said.contains("joins c"), "{said}\n{}", slurm.log());
 
     // A job that waits: Slurm's reason, to its user.
-    let batch = [
-        "sbatch",
-        "--parsable",
-        "--cpus-per-task=16",
-        "--gres=gshare:0.5",
-        "--output=/dev/null",
-        "--wrap=sleep 3",
-        "--job-name=next",
-    ];
-    let batch = slurm.says(ada, &batch);
+    let batch = "sbatch --parsable -c16 --gres=gshare:0.5 --output=/dev/null --job-name=next";
+    let batch = slurm.says(ada, &[&words(batch)[..], &["--wrap=sleep 3"]].concat());
     let job = format!("slurm-{batch}");
     until("slurmctld has tried it", SOON, || {
         let why = slurm.tells(ada, &["why", &job]);
@@ -982,16 +916,8 @@ fn image(slurm: &Slurm) {
     let script = format!(
         "mount --bind {own} {image}{own} && mount --rbind /proc {image}/proc && exec chroot {image} /raw_client"
     );
-    let words = [
-        "srun",
-        "--gres=gshare:0.25",
-        "unshare",
-        "-rm",
-        "sh",
-        "-c",
-        &script,
-    ];
-    let mut job = Raw::start(slurm.command(ada, &words));
+    let words = words("srun --gres=gshare:0.25 unshare -rm sh -c");
+    let mut job = Raw::start(slurm.command(ada, &[&words[..], &[&script]].concat()));
     let limit = slurm.claims()[0].gpus[0].mem_limit;
     assert_eq!(job.info().1, limit);
     assert_eq!(job.ask(&format!("alloc {}", limit + 1)), FULL);
@@ -1306,20 +1232,8 @@ fn jobs_stay_in_their_claim_however_they_run_and_end() {
     let gshare = slurm.station.program().display().to_string();
 
     // A claim in the job is the job's: its size, its cgroup. One outside gets a GPU that Slurm does not have.
-    let mut joined = Raw::start(slurm.command(
-        ada,
-        &[
-            "srun",
-            "--gres=gshare:0.5",
-            &gshare,
-            "claim",
-            "-q",
-            "-g",
-            "0.1",
-            "--",
-            &client,
-        ],
-    ));
+    let joins = format!("srun --gres=gshare:0.5 {gshare} claim -q -g 0.1 -- {client}");
+    let mut joined = Raw::start(slurm.command(ada, &words(&joins)));
     let claims = slurm.claims();
     assert_eq!(claims.len(), 1, "{claims:?}");
     let (claim, job) = (&claims[0], claims[0].slurm_job.expect("a job"));
@@ -1412,34 +1326,109 @@ fn by_task(slurm: &Slurm) {
     }
     let (ada, _) = slurm.uids();
     let script = format!(
-        "printf 'alloc 30000000000\\nalloc 30000000000\\n' | {}; printenv CUDA_VISIBLE_DEVICES; read end",
+        "printf 'count\\nalloc 30000000000\\nalloc 30000000000\\n' | {}; printenv CUDA_VISIBLE_DEVICES; read end",
         slurm.client()
     );
-    let words = ["srun", "-n2", "--gres=gshare:2x0.5", "sh", "-c", &script];
+    let half = ["srun", "-n2", "--gres=gshare:2x0.5"];
+    let words = [&half[..], &["sh", "-c", &script]].concat();
     let mut job = Raw::spawn(&mut slurm.command(ada, &words));
-    let mut said: Vec<String> = (0..8).map(|_| job.line()).collect();
+    let mut said: Vec<String> = (0..10).map(|_| job.line()).collect();
     said.sort();
-    println!("{said:?}");
-    let of = |line: &str| said.iter().filter(|l| *l == line).count();
-    assert_eq!((of("ok 0"), of(FULL)), (2, 2), "{said:?}");
     let claims = slurm.claims();
-    let halves: Vec<(u32, f64)> = claims[0].gpus.iter().map(|g| (g.gpu, g.sm_limit)).collect();
-    assert_eq!(
-        (claims.len(), halves),
-        (1, vec![(2, 0.5), (3, 0.5)]),
-        "{claims:?}"
-    );
+    let claim = claims
+        .iter()
+        .find(|c| c.gpus.len() == 2)
+        .expect("its claim");
+    assert!(claim.gpus.iter().all(|g| g.sm_limit == 0.5), "{claim:?}");
+    let mut uuids = slurm.uuids(claim.gpus.iter().map(|g| g.gpu as usize));
+    uuids.sort();
+    let of = |line: &str| said.iter().filter(|l| *l == line).count();
+    let each = [FULL, "ok 0", "ok 1", &uuids[0], &uuids[1]].map(of);
+    assert_eq!(each, [2, 2, 2, 1, 1], "{said:?} {uuids:?}");
     job.finish();
-    let words = [
-        "srun",
-        "-n2",
-        "--gres=gshare:2x0.5",
-        "--gshare-mem=60G",
-        "true",
-    ];
+    let words = [&half[..], &["--gshare-mem=60G", "true"]].concat();
     let said = text(&slurm.output(ada, &words));
     assert!(said.contains("is more than 50 of 100 shards"), "{said}");
-    slurm.is_over();
+}
+
+/// With `ConstrainDevices=yes`, Slurm numbers the GPUs of a job from 0, and CUDA all that the job can open: also those
+/// of the machine that Slurm does not have.
+#[test]
+fn with_constrained_devices_tasks_see_the_gpus_that_slurm_gave_them() {
+    for all in [false, true] {
+        let Some(mut slurm) = Slurm::make("constrained devices", How::Devices) else {
+            return;
+        };
+        let parts = slurm.gives_by_task();
+        for (change, file, from, to) in [
+            (all, "gres.conf", "[2-3]", "[0-3]"),
+            (all, "gres.conf", "=200", "=400"),
+            (all, "slurm.conf", "gpu:2,shard:200", "gpu:4,shard:400"),
+            (all, "../gshare.toml", "[2, 3]", "\"all\""),
+            (
+                parts,
+                "slurm.conf",
+                "=CR_Core",
+                "=CR_Core,MULTIPLE_SHARING_GRES_PJ",
+            ),
+        ] {
+            let file = slurm.dir.join(file);
+            let text = std::fs::read_to_string(&file).expect("UTF-8");
+            write(&file, if change { text.replace(from, to) } else { text });
+        }
+        support::restart(&mut slurm.station, Signal::SIGTERM);
+        slurm.run();
+        let (ada, bob) = slurm.uids();
+        // The jobs' first GPU is not Slurm's first one.
+        let two = ["srun", "--gres=gpu:2", &slurm.client()];
+        let other = all.then(|| Raw::start(slurm.command(bob, &two)));
+        let uuids = slurm.uuids([2, 3]);
+
+        let script = slurm.dir.join("sees").display().to_string();
+        let sees = format!(
+            "printf 'count\\nuuid\\n' | {} | xargs\nprintenv CUDA_VISIBLE_DEVICES\n",
+            slurm.client()
+        );
+        write(Path::new(&script), sees);
+        let seen = |words: &[&str]| {
+            let said = slurm.says(ada, &[&["srun"], words, &["sh", &script]].concat());
+            let mut lines: Vec<String> = said.lines().map(str::to_owned).collect();
+            lines.sort();
+            lines
+        };
+        let sees = |gpus: &[String]| {
+            let cuda = format!("ok ready ok {} ok {}", gpus.len(), gpus[0]);
+            [gpus.join(","), cuda]
+        };
+        let (both, first, second) = (sees(&uuids), sees(&uuids[..1]), sees(&uuids[1..]));
+        assert_eq!(seen(&["--gres=gpu:2"]), both);
+        assert_eq!(seen(&["--gres=gpu:1"]), first);
+        assert_eq!(seen(&["--gres=gshare:0.5"]), first);
+        let mut each = [first.clone(), second.clone()].concat();
+        each.sort();
+        assert_eq!(seen(&["-n2", "--gpus-per-task=1"]), each);
+        // A batch script, and its step with the second GPU beside another with the first.
+        let (batch, out) = (slurm.dir.join("batch.sh"), slurm.dir.join("spool/out"));
+        let step = "srun -n1 --exact --gres=gpu:1";
+        let text = format!(
+            "#!/bin/sh\n#SBATCH -n2 --gres=gpu:2\ncd {}\nsh {script}\n\
+             {step} sh -c 'touch on; until [ -e off ]; do sleep 0.1; done' &\n\
+             until [ -e on ]; do sleep 0.1; done\n{step} sh {script}\ntouch off\nwait\n",
+            slurm.dir.join("spool").display()
+        );
+        write(&batch, text);
+        let [batch, file] = [&batch, &out].map(|path| path.display().to_string());
+        slurm.says(0, &["sbatch", "--wait", "--output", &file, &batch]);
+        let said = std::fs::read_to_string(&out).expect("its output");
+        let lines: Vec<&str> = said.lines().filter(|l| !l.starts_with("srun: ")).collect();
+        let [both, second] = [both, second].map(|[uuids, cuda]| [cuda, uuids]);
+        assert_eq!(lines, [both, second].concat());
+        by_task(&slurm);
+        if let Some(other) = other {
+            assert_eq!(other.finish(), Some(0));
+        }
+        slurm.is_over();
+    }
 }
 
 /// A batch script, its background process and its step share the memory of one claim.
@@ -1448,7 +1437,7 @@ fn one_limit_for_all(slurm: &Slurm) {
     let client = slurm.client();
     let dir = slurm.dir.join("spool/sum");
     std::fs::create_dir(&dir).expect("made");
-    support::users::account("chmod", &["777", &dir.display().to_string()]);
+    set_mode("777", &dir);
     let script = format!(
         "#!/bin/sh\n#SBATCH --gres=gshare:0.5\ncd {}\npart=$((GSHARE_GPU_MEM / 5 * 2))\n\
          wait_for() {{ until grep -q '^ok 0' $1; do sleep 0.1; done; }}\n\
@@ -1516,6 +1505,7 @@ fn where_limits_are_strict_the_driver_cannot_be_had_beside_them() {
         slurm.is_over();
     }
     by_task(&slurm);
+    slurm.is_over();
 }
 
 /// Two nodes with a service each, where every daemon is lost once while a job runs on both.
@@ -1621,14 +1611,8 @@ fn many(slurm: &Slurm, jobs: u64) {
         let uid = slurm.users.uid(random.below(3) as usize);
         let gres = format!("--gres=shard:{}", 1 + random.below(60));
         let wrap = format!("--wrap=srun --overlap sleep 0.{}", random.below(10));
-        let mut words = vec![
-            "sbatch",
-            "--parsable",
-            "--requeue",
-            "--output=/dev/null",
-            &gres,
-            &wrap,
-        ];
+        let mut words = words("sbatch --parsable --requeue --output=/dev/null");
+        words.extend([&*gres, &wrap]);
         let array = format!("--array=1-{}", jobs * 2 / 5);
         match random.below(6) {
             _ if submitted == 0 => words.push(&array),
@@ -1778,23 +1762,11 @@ impl Holder {
 
     /// Waits until its memory has left the GPU, and until it stands again.
     fn is_away(&self, slurm: &Slurm) {
-        let end = Instant::now() + SOON;
-        loop {
+        until("its memory is away, and it is frozen", SOON, || {
             let claim = slurm.claims().remove(0);
             let away = claim.place.word.as_deref() == Some("offloaded");
-            if away && self.is_frozen() {
-                break;
-            }
-            let log = || std::fs::read_to_string(slurm.station.log_path());
-            let is_late = Instant::now() > end;
-            assert!(
-                !is_late,
-                "frozen {}: {claim:?}\n{:?}",
-                self.is_frozen(),
-                log()
-            );
-            std::thread::sleep(Duration::from_millis(20));
-        }
+            (away && self.is_frozen()).then_some(())
+        });
         assert_eq!(self.on_gpu(slurm), 0);
     }
 

@@ -166,7 +166,7 @@ fn become_command(
     mut phases: Phases,
 ) -> Outcome {
     if let Some(file) = phases_file {
-        phases.service_us.clone_from(&granted.phases_us);
+        phases.service_us = granted.phases_us.to_vec();
         phases.exec_ns = now_ns();
         phases.append(file)?;
     }

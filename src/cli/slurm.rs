@@ -315,13 +315,12 @@ fn sm_limit(
     match limit {
         None if may => Ok(None),
         None => Ok(Some(part)),
-        Some(limit) if limit.milli() < part => Err(Failure::new(
-            failure::USAGE,
-            format!(
-                "--gshare-limit {} is less than the job's part of a GPU ({own})",
-                limit.short()
-            ),
-        )),
+        Some(limit) if limit.milli() < part => {
+            let limit = limit.short();
+            let text =
+                format!("--gshare-limit {limit} is less than the job's part of a GPU ({own})");
+            Err(Failure::new(failure::USAGE, text))
+        }
         Some(limit) if limit.milli() > part && !may => {
             // A job may have no QOS.
             let names = queue.iter().map(String::as_str);

@@ -102,7 +102,7 @@ pub(crate) fn grant_asked(
             done.extend(twice.map(|text| Command::NoticeOf { id, text }));
             let mut reply = granted(&with.world(), id);
             if let Reply::Granted(granted) = &mut reply {
-                granted.phases_us = phases;
+                granted.phases_us = phases.into();
             }
             asked.out.reply(&reply);
             die::at("grant-told");
@@ -658,9 +658,15 @@ pub(crate) fn granted(world: &World<'_>, id: ClaimId) -> Reply {
         .then(|| world.host.driver.strict.launcher().ok())
         .flatten();
     let strictly = &world.host.driver.strict;
-    let job = slurm::job_of(record).filter(|_| strictly.on);
-    let binds = strictly.binds().iter().filter(|_| job.is_some());
-    let binds: Vec<_> = binds.map(|b| (b.from.clone(), b.on.clone())).collect();
+    let is_job = slurm::job_of(record).is_some();
+    let binds = (strictly.binds().iter()).filter(|_| is_job && strictly.on);
+    let binds: Box<[_]> = binds.map(|b| (b.from.clone(), b.on.clone())).collect();
+    let node = |slice: &SliceRecord| {
+        let minor = world.gpus[world.gpus.gpu_index(&slice.uuid)?].minor?;
+        let node = world.config.devices.dir.join(format!("nvidia{minor}"));
+        Some(node.display().to_string())
+    };
+    let nodes = record.slices.iter().filter(|_| is_job).map(node);
     if world.host.driver.libcuda.is_ok() && !strict && binds.is_empty() {
         env_prepend.push(var(
             "LD_LIBRARY_PATH",
@@ -676,6 +682,7 @@ pub(crate) fn granted(world: &World<'_>, id: ClaimId) -> Reply {
         mps_dir: Some(world.host.mps_dir().display().to_string()),
         launcher: launcher.map(|path| path.display().to_string()),
         binds,
+        nodes: nodes.collect::<Option<_>>().unwrap_or_default(),
         ..Granted::default()
     })
 }

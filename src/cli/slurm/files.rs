@@ -62,10 +62,6 @@ pub(super) fn text(
             option(" --config ")
         )
     };
-    let rules = |block: &str| {
-        let rules = include_str!("rules.lua").replace("@SHARDS@", &args.shards.to_string());
-        block.replace("@RULES@\n", &rules)
-    };
     Ok(match file {
         "slurm.conf" => format!(
             "Epilog={dir}/gshare-epilog\n\
@@ -88,10 +84,9 @@ pub(super) fn text(
         ),
         "job_submit.lua" => {
             let memory = args.gpu_mem.map(|m| m.0).or_else(|| largest(site));
-            let mib = memory.unwrap_or(0) >> 20;
-            rules(include_str!("job_submit.lua")).replace("@MEMORY@", &mib.to_string())
+            block(file, args.shards.into(), memory.unwrap_or(0) >> 20)
         }
-        "cli_filter.lua" => rules(include_str!("cli_filter.lua")),
+        "cli_filter.lua" => block(file, args.shards.into(), 0),
         "gshare-epilog" => script("epilog"),
         // slurmd starts it without PATH and SLURM_CONF, which it needs to find scontrol and the cluster.
         "gshare-health" => {
@@ -106,6 +101,17 @@ pub(super) fn text(
         }
         _ => include_str!("gshare_spank.c").to_owned(),
     })
+}
+
+/// The block of a Lua file.
+fn block(file: &str, per_gpu: u64, mib: u64) -> String {
+    let rules = include_str!("rules.lua").replace("@SHARDS@", &per_gpu.to_string());
+    let text = match file {
+        "job_submit.lua" => include_str!("job_submit.lua"),
+        _ => include_str!("cli_filter.lua"),
+    };
+    text.replace("@RULES@\n", &rules)
+        .replace("@MEMORY@", &mib.to_string())
 }
 
 /// Bytes of the largest GPU that Slurm allocates here; `None` if the service does not report them.
@@ -175,15 +181,19 @@ fn lacks(config: &str, node: &str) -> Vec<String> {
             compile(plugin)
         )),
         Some(plugin) => {
-            let own = fs::read(plugin).ok().and_then(|bytes| built_for(&bytes));
-            if let Some(own) = own
-                && !version.starts_with(&format!("{own}."))
-            {
-                missing.push(format!(
-                    "{plugin} is compiled for Slurm {own}, so Slurm {version} does not load it: compile it again with {}",
+            let wrong = match fs::read(plugin).ok().and_then(|bytes| built_for(&bytes)) {
+                Some(own) if version.starts_with(&format!("{own}.")) => None,
+                Some(own) => Some(format!(
+                    "is compiled for Slurm {own}, so Slurm {version} does not load it"
+                )),
+                None => Some("is the plugin of another gshare".to_owned()),
+            };
+            missing.extend(wrong.map(|wrong| {
+                format!(
+                    "{plugin} {wrong}: compile it again with {}",
                     compile(plugin)
-                ));
-            }
+                )
+            }));
         }
     }
     let resources = node
@@ -209,9 +219,11 @@ pub(super) fn compile(plugin: impl Display) -> String {
     format!("gshare slurm config gshare_spank.c | cc -shared -fPIC -O2 -x c - -o {plugin}")
 }
 
-/// The Slurm release of a compiled plugin, `22.05`.
+/// The mark of a compiled plugin that does what `gshare slurm task` of this gshare prints.
+pub(super) const MARK: &[u8] = b"gshare-plugin-2:";
+
+/// The Slurm release of such a plugin, `22.05`.
 pub(super) fn built_for(plugin: &[u8]) -> Option<String> {
-    const MARK: &[u8] = b"gshare-built-for";
     let at = plugin.windows(MARK.len()).position(|w| w == MARK)? + MARK.len();
     match plugin.get(at..at + 4)? {
         [_, minor, major, _] => Some(format!("{major}.{minor:02}")),
@@ -231,20 +243,23 @@ fn rules_lack(conf: &str, per_gpu: u64) -> Vec<String> {
             }
             continue;
         };
-        let line = text
-            .lines()
-            .find_map(|l| l.trim().strip_prefix("local PER_GPU = "));
-        let file = file.display();
-        match line.map(str::parse::<u64>) {
-            None => missing.push(format!(
-                "{file} does not contain what gshare slurm config {name} prints"
-            )),
-            Some(Ok(shards)) if shards == per_gpu => {}
-            Some(_) => missing.push(format!(
-                "{file} has another number of shards for each GPU than this node: gshare slurm config {name} \
-                 --shards {per_gpu}"
-            )),
-        }
+        let number = |before: &str| {
+            let line = text.lines().find_map(|l| l.trim().strip_prefix(before));
+            line.and_then(|number| number.parse::<u64>().ok())
+        };
+        let own = block(name, per_gpu, number("local MEMORY = ").unwrap_or(0));
+        let wrong = match number("local PER_GPU = ") {
+            None => "has no block of gshare",
+            Some(shards) if shards != per_gpu => {
+                "has another number of shards for each GPU than this node"
+            }
+            Some(_) if !text.contains(&own) => "has the block of another gshare",
+            Some(_) => continue,
+        };
+        missing.push(format!(
+            "{} {wrong}: gshare slurm config {name} --shards {per_gpu} prints the right one",
+            file.display()
+        ));
     }
     missing
 }
@@ -309,6 +324,7 @@ mod tests {
             fs::write(dir.path().join(name), text).unwrap();
             dir.path().join(name).display().to_string()
         };
+        let bytes = |release: [u8; 4]| [b"x ", MARK, &release, b"y"].concat();
         let all = lacks(
             "Epilog = (null)\nGresTypes = gpu\n",
             "NodeName=a Gres=gpu:2",
@@ -329,11 +345,18 @@ mod tests {
                 &format!("# gshare_spank.so\noptional {plugin} x=y\n")
             ),
         );
+        fs::write(dir.path().join("gshare_spank.so"), bytes([8, 5, 22, 0])).unwrap();
         let config = format!(
             "{config}SLURM_VERSION = 22.05.8\nSLURM_CONF = {}\n",
             dir.path().join("slurm.conf").display()
         );
-        file("cli_filter.lua", "do\n   local PER_GPU = 8\nend\n");
+        let site = "function slurm_cli_setup_defaults() return slurm.SUCCESS end\n";
+        let filter = format!(
+            "{site}{}return slurm.SUCCESS\n",
+            block("cli_filter.lua", 8, 0)
+        );
+        file("cli_filter.lua", &filter);
+        file("job_submit.lua", &block("job_submit.lua", 8, 4096));
         let node = "NodeName=a Gres=gpu:2(S:0),shard:16(S:0) State=IDLE";
         assert_eq!(lacks(&config, node), [""; 0]);
         let several = format!(
@@ -341,10 +364,18 @@ mod tests {
             config.replace("Epilog =", "Epilog[1] =")
         );
         assert_eq!(lacks(&several, node), [""; 0]);
-        file("cli_filter.lua", "do\n   local PER_GPU = 100\nend\n");
+        // As an earlier gshare printed it.
+        file("cli_filter.lua", &filter.replace("by_task", "by_tasks"));
+        let old = lacks(&config, node);
+        assert_eq!(old.len(), 1, "{old:?}");
+        assert!(
+            old[0].contains("cli_filter.lua has the block of another gshare")
+                && old[0].contains("--shards 8"),
+            "{old:?}"
+        );
+        file("cli_filter.lua", &filter.replace("= 8", "= 100"));
         file("job_submit.lua", "return slurm.SUCCESS\n");
-        let bytes = [&b"x gshare-built-for"[..], &[8, 11, 21, 0], b"y"].concat();
-        fs::write(&plugin, bytes).unwrap();
+        fs::write(&plugin, bytes([8, 11, 21, 0])).unwrap();
         let other = lacks(&config, node);
         assert_eq!(other.len(), 3, "{other:?}");
         assert!(
@@ -352,13 +383,16 @@ mod tests {
             "{other:?}"
         );
         assert!(
-            other[1].contains("job_submit.lua does not contain"),
+            other[1].contains("job_submit.lua has no block of gshare"),
             "{other:?}"
         );
         assert!(
-            other[2].contains("config cli_filter.lua --shards 8"),
+            other[2].contains("config cli_filter.lua --shards 8 prints"),
             "{other:?}"
         );
+        file("gshare_spank.so", "gshare-built-for");
+        let old = lacks(&config, node).remove(0);
+        assert!(old.contains("is the plugin of another gshare"), "{old}");
         fs::remove_file(&plugin).unwrap();
         let gone = lacks(&config, "NodeName=a Gres=gpu:2,shard:15");
         assert_eq!(gone.len(), 2, "{gone:?}");

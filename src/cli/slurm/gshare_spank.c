@@ -28,11 +28,12 @@
 
 SPANK_PLUGIN(gshare, 1);
 
-/* Tells `gshare slurm check` the Slurm release for which the plugin was compiled. */
+/* Tells `gshare slurm check` the Slurm release for which the plugin was compiled. The number in the mark changes with
+ * what `gshare slurm task` prints. */
 __attribute__((used)) static const struct {
 	char mark[16] __attribute__((nonstring));
 	uint32_t version;
-} built = { "gshare-built-for", SLURM_VERSION_NUMBER };
+} built = { "gshare-plugin-2:", SLURM_VERSION_NUMBER };
 
 extern char **environ;
 
@@ -370,7 +371,8 @@ static void lay(const char *from, const char *on)
 		refuse("gshare: strict limits cannot be set, since a library cannot be mounted; the job was not started");
 }
 
-/* "2=GPU-..." for each of the job's GPUs, if Slurm numbers them among all GPUs of the node; NULL at the end. */
+/* "2=GPU-..." for each of the job's GPUs, if Slurm numbers them among all GPUs of the node. If it constrains devices, and
+ * so counts those that the task can open, "/dev/nvidia2=GPU-...". NULL at the end. */
 static char *uuids[65];
 
 static void apply(spank_t sp, char *text)
@@ -416,13 +418,21 @@ int slurm_spank_task_init_privileged(spank_t sp, int ac, char **av)
 	return 0;
 }
 
-/* After Slurm has chosen the task's GPUs: replaces their numbers by UUIDs, since behind gshare's device filter CUDA
- * counts only the job's GPUs. */
+/* After Slurm has chosen the task's GPUs: replaces their numbers by UUIDs, since CUDA counts other GPUs than Slurm. */
 int slurm_spank_task_init(spank_t sp, int ac, char **av)
 {
 	char before[4096], after[8192] = "", *rest = NULL;
+	size_t open = 0;
 	if (!uuids[0] || spank_getenv(sp, VISIBLE, before, sizeof(before)) != ESPANK_SUCCESS)
 		return 0;
+	for (char **one = uuids; *one; one++) {
+		char *uuid = **one == '/' ? strchr(*one, '=') : NULL;
+		if (!uuid)
+			continue;
+		*uuid = 0;
+		if (!access(*one, R_OK) && asprintf(one, "%zu=%s", open++, uuid + 1) < 0)
+			return 0;
+	}
 	for (char *word = strtok_r(before, ",", &rest); word; word = strtok_r(NULL, ",", &rest)) {
 		const char *name = word;
 		size_t n = strlen(word);

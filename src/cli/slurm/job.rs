@@ -146,7 +146,8 @@ pub(super) fn end(dir: &Path) -> bool {
 }
 
 /// Instructions for each task. Slurm decides which of the job's GPUs a task sees: the plugin only replaces Slurm's
-/// numbers in `CUDA_VISIBLE_DEVICES` by UUIDs, since gshare's device filter changes how CUDA counts.
+/// numbers in `CUDA_VISIBLE_DEVICES` by UUIDs, since CUDA counts other GPUs than Slurm. If Slurm constrains devices, it
+/// counts those of the job's that the task can open.
 pub(super) fn lines(
     granted: &Granted,
     cgroup: &Cgroup,
@@ -172,8 +173,10 @@ pub(super) fn lines(
             for (number, uuid) in gpus.iter().zip(value.split(',')) {
                 let _ = writeln!(text, "gpu {number}={uuid}");
             }
-        } else if let [_] = gpus {
-            let _ = writeln!(text, "gpu 0={value}");
+        } else {
+            for (uuid, node) in value.split(',').zip(&granted.nodes) {
+                let _ = writeln!(text, "gpu {node}={uuid}");
+            }
         }
     }
     for (from, on) in &granted.binds {
@@ -187,6 +190,7 @@ pub(super) fn lines(
 
 #[cfg(test)]
 mod tests {
+    use super::super::files::MARK;
     use super::*;
 
     #[test]
@@ -216,7 +220,7 @@ mod tests {
         let mark = format!("22.05 {}", plugin.display());
         fs::write(jobs.join("plugin"), mark).unwrap();
         for (minor, loaded) in [(5, true), (11, false)] {
-            let bytes = [&b"gshare-built-for"[..], &[8, minor, 22, 0]].concat();
+            let bytes = [MARK, &[8, minor, 22, 0]].concat();
             fs::write(&plugin, bytes).unwrap();
             assert_eq!(is_loaded(&jobs), loaded);
         }
@@ -252,6 +256,7 @@ mod tests {
                 pair("B", "x\ny"),
             ],
             env_prepend: vec![pair("LD_LIBRARY_PATH", "/lib")],
+            nodes: ["/dev/nvidia4", "/dev/nvidia7"].map(str::to_owned).into(),
             ..Granted::default()
         };
         let args = TaskArgs {
@@ -269,17 +274,8 @@ mod tests {
         let slurms = Cgroup::Slurms("/s/job_1".to_owned());
         assert_eq!(
             of(&slurms, true, &[2, 5]),
-            "claim c1\nmem 1G\nset A=b c\nprepend LD_LIBRARY_PATH=/lib\n"
-        );
-        // With one GPU there is no ambiguity.
-        let one = Granted {
-            env: vec![pair("CUDA_VISIBLE_DEVICES", "GPU-a")],
-            ..Granted::default()
-        };
-        let args = TaskArgs::default();
-        assert_eq!(
-            lines(&one, &slurms, true, &args, &[2]),
-            "claim \ngpu 0=GPU-a\n"
+            "claim c1\nmem 1G\nset A=b c\ngpu /dev/nvidia4=GPU-a\ngpu /dev/nvidia7=GPU-b\n\
+             prepend LD_LIBRARY_PATH=/lib\n"
         );
     }
 }

@@ -346,14 +346,17 @@ pub struct Granted {
     pub mps_dir: Option<String>,
     /// Microseconds that the service spent in each phase (`journal`, `cgroup`, `filter`, `pages`).
     #[serde(default)]
-    pub phases_us: Vec<(String, u64)>,
+    pub phases_us: Box<[(String, u64)]>,
     /// Limits are strict: the command must be started by this program, the launcher.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub launcher: Option<String>,
     /// Limits are strict, and the program that starts the job's tasks makes a mount namespace for each: source and
     /// target of the mounts in it.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub binds: Vec<(String, String)>,
+    #[serde(default, skip_serializing_if = "<[_]>::is_empty")]
+    pub binds: Box<[(String, String)]>,
+    /// For a job of Slurm: the device node of each of its GPUs, in the order of `CUDA_VISIBLE_DEVICES`.
+    #[serde(default, skip_serializing_if = "<[_]>::is_empty")]
+    pub nodes: Box<[String]>,
 }
 
 /// The new size of a claim.
