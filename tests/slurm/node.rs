@@ -37,17 +37,18 @@ fn after_a_loss_of_power_a_requeued_job_has_its_claim_and_no_other_is_left() {
     let Some(mut slurm) = Slurm::make("a loss of power", How::Cgroups) else {
         return;
     };
-    slurm.requeue_soon("BatchStartTimeout=1\n");
+    let (prolog, hang) = (slurm.dir.join("prolog"), slurm.dir.join("hang"));
+    let hangs = format!("#!/bin/sh\n[ ! -e {} ] || sleep 60\n", hang.display());
+    write(&prolog, hangs);
+    set_mode("755", &prolog);
+    let prolog = prolog.display();
+    slurm.requeue_soon(&format!(
+        "BatchStartTimeout=1\nPrologEpilogTimeout=3\nProlog={prolog}\n"
+    ));
     slurm.run();
     let (ada, bob) = slurm.uids();
-    let batch = [
-        "sbatch",
-        "--parsable",
-        "--requeue",
-        "--gres=gshare:0.5",
-        "--output=/dev/null",
-        "--wrap=sleep 1000",
-    ];
+    let batch = words("sbatch --parsable --requeue --gres=gshare:0.5 --output=/dev/null");
+    let batch = [&batch[..], &["--wrap=sleep 1000"]].concat();
     let number: u32 = slurm.says(ada, &batch).parse().expect("a number");
     let mut lost = Raw::start(slurm.command(bob, &["srun", "--gres=gpu:1", &slurm.client()]));
     assert!(lost.ask("alloc 1048576").starts_with("ok"));
@@ -80,6 +81,21 @@ fn after_a_loss_of_power_a_requeued_job_has_its_claim_and_no_other_is_left() {
     slurm.says(0, &["scancel", "--state=running", "--partition=main"]);
     slurm.is_over();
     assert!(!slurm.node().contains("DRAIN"), "{}", slurm.node());
+
+    // A prolog of the site that times out: Slurm drains the node, and no claim is left.
+    write(&hang, "");
+    let number = slurm.says(ada, &batch);
+    until("its prolog times out", SOON, || {
+        slurm.node().contains("Reason=Prolog error").then_some(())
+    });
+    slurm.says(0, &["scancel", &number]);
+    std::fs::remove_file(&hang).expect("removed");
+    let resume = format!("NodeName={}", slurm.node);
+    slurm.says(0, &["scontrol", "update", &resume, "State=RESUME"]);
+    slurm.is_over();
+    let words = ["srun", "--gres=gshare:0.5", "printenv", "GSHARE_GPU_MEM"];
+    assert!(!slurm.says(bob, &words).is_empty());
+    slurm.is_over();
 }
 
 /// By a claim in the job, which joins the job's; and where limits are strict also without gshare in the command.
