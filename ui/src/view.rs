@@ -153,7 +153,7 @@ impl<'b> Scene<'b> {
         let at = row_of(area, y).intersection(self.buf.area);
         let line = fit(line, at.width.into(), self.look);
         let indent = match line.alignment {
-            Some(Alignment::Right) => at.width.saturating_sub(cells(wide(&line))),
+            Some(Alignment::Right) => at.width.saturating_sub(cells(line_width(&line))),
             _ => 0,
         };
         self.buf
@@ -348,13 +348,13 @@ fn chosen(mut line: Line<'static>, width: usize, look: &Look) -> Line<'static> {
 }
 
 /// Columns of a line: for plain text without the tables that its own count needs.
-fn wide(line: &Line<'_>) -> usize {
+fn line_width(line: &Line<'_>) -> usize {
     line.iter().map(|span| text::width(&span.content)).sum()
 }
 
 /// Cuts a line of spans to `width` columns, with an ellipsis if something is left out.
 pub(crate) fn fit(mut line: Line<'static>, width: usize, look: &Look) -> Line<'static> {
-    if wide(&line) <= width {
+    if line_width(&line) <= width {
         return line;
     }
     let dots = look.glyphs.ellipsis;

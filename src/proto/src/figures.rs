@@ -238,13 +238,26 @@ mod tests {
             assert_eq!(gib(bytes), shown);
         }
         assert_eq!(
-            [0.0, 10.0, 60.0, 3582.0, 5400.0].map(hours),
-            ["0", "<0.01", "0.02", "1.0", "1.5"]
+            [0.0, 1.0, 10.0, 60.0, 179.0, 181.0, 3582.0, 3600.0, 5400.0].map(hours),
+            [
+                "0", "<0.01", "<0.01", "0.02", "0.05", "0.05", "1.0", "1.0", "1.5"
+            ]
         );
         assert_eq!(
             (percent(0.0), percent(0.2), percent(99.6)),
             ("0".into(), "<1".into(), "100".into())
         );
+    }
+
+    #[test]
+    fn what_was_not_measured_is_a_dash() {
+        let estimate = Figure {
+            value: 61.4,
+            source: crate::Source::Shim,
+            estimate: true,
+        };
+        assert_eq!(measured(None, "—"), "—");
+        assert_eq!(measured(Some(estimate), "—"), "~61");
     }
 
     #[test]

@@ -9,7 +9,7 @@ use ratatui::layout::{Constraint, Rect};
 use ratatui::text::Line;
 use ratatui::widgets::{Cell, Row as Cells, Table};
 
-use super::{Scene, Target, View, below, cells, fit, line, place, span, wide, window};
+use super::{Scene, Target, View, below, cells, fit, line, line_width, place, span, window};
 use crate::model::{
     ClaimRow, Model, Section, Sort, Words, claimed, compute_of, mem_claimed, mem_used, sm_active,
 };
@@ -266,7 +266,7 @@ impl<'a> Claims<'a> {
     /// The columns for the width: figures get what they need, words share the rest, and the least important columns
     /// are dropped.
     pub(super) fn columns(&self, rows: &[ClaimRow<'_>]) -> Vec<(Col, usize)> {
-        let longest = |col: Col| rows.iter().map(|r| wide(&self.cell(r, col))).max();
+        let longest = |col: Col| rows.iter().map(|r| line_width(&self.cell(r, col))).max();
         let longest = |col: Col| longest(col).unwrap_or(0);
         let wide = self.width >= super::WIDE;
         let user = longest(Col::User).clamp(4, if wide { 12 } else { 8 });
