@@ -131,6 +131,7 @@ impl Machine {
                 future.give_up(plan);
             }
         }
+        future.print = self.fingerprint(now);
         future
     }
 
@@ -146,7 +147,6 @@ impl Machine {
     pub(super) fn all_arrived(&self, now: Now) -> Future {
         let mut future = Future {
             ledger: self.ledger.clone(),
-            print: self.fingerprint(now),
             most_steps: self.most_steps(),
             differs: self.claims.moving().next().is_some(),
             ends: self.ends(now),
@@ -171,6 +171,10 @@ impl Machine {
         // Claims are spread only while the queue is empty.
         let waits = who.is_some() || (plan.waiter.is_none() && self.queue.is_empty());
         let mut sound = waits && self.reclaim.rules.enabled;
+        // Nothing more is taken for a claim that gives up in this decision.
+        if waiting.is_some_and(|w| !w.patient(now)) {
+            sound &= plan.steps.iter().all(|s| s.stage != Stage::Announced);
+        }
         for step in &mut plan.steps {
             let held = self.ledger.slices(step.id);
             let on_its_way = self.on_its_way(step.id);
@@ -644,7 +648,7 @@ impl Future {
 }
 
 /// Whether claims hold more than exists, because facts have changed.
-fn overfull(ledger: &Ledger, g: usize) -> bool {
+pub(super) fn overfull(ledger: &Ledger, g: usize) -> bool {
     let Some(all) = ledger.gpus()[g].allocatable() else {
         return false;
     };

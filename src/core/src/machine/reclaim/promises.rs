@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::super::board::{Leaves, Problem};
 use super::super::lever::{Holding, Lever, ParkedBy};
-use super::super::plan::Who;
+use super::super::plan::{Who, overfull};
 use super::super::*;
 use super::histories::{
     BESIDE, Claim, Do, Play, admissions, come_back, history, history_of, restarted,
@@ -244,15 +244,17 @@ fn no_entitled_claim_goes(deed: &Deed<'_>, watch: &Watch, play: &Play) -> Checke
         held.own.get(&uid).copied().unwrap_or_default() + waits
     };
     let own = of(&now).max(of(&watch.before));
+    // Likewise for those of others, among whom the GPUs are divided.
+    let part = known.part.min(watch.before.part);
     let plans = &play.b.w.machine.reclaim.plans;
     let entitled = |p: &&Plan| p.steps.iter().any(|s| s.id == deed.id) && p.entitled;
     let for_entitled = plans.iter().any(|p| entitled(&p));
     let swap = matches!(deed.told, Some((Lever::Move, _))) && for_entitled;
     prop_assert!(
-        own > known.part - 1e-6 || over || swap,
+        own > part - 1e-6 || over || swap,
         "{} of {uid}, who holds {own} of a guarantee of {}, has to make room: {:?}",
         deed.id,
-        known.part,
+        part,
         deed.action
     );
     Ok(())
@@ -337,7 +339,9 @@ fn no_capacity_stays_idle(play: &Play) -> Checked {
     if !quiet || machine.measuring > 0 {
         return Ok(());
     }
-    let mut kept = vec![false; machine.ledger().gpus().len()];
+    // Where another scheduler has promised more than exists, a claim that leaves makes no room.
+    let gpus = 0..machine.ledger().gpus().len();
+    let mut kept: Vec<bool> = gpus.map(|g| overfull(machine.ledger(), g)).collect();
     for (place, waiting) in machine.queue.iter().enumerate() {
         let Ask::Claim { id, request, .. } = &waiting.ask else {
             for g in &waiting.blocks {
@@ -346,6 +350,8 @@ fn no_capacity_stays_idle(play: &Play) -> Checked {
             continue;
         };
         if !machine.rests(b.w.now, *id) {
+            let mut kept = kept.clone();
+            settling(play).iter().for_each(|g| kept[*g] = true);
             let found = place::best_fit(machine.ledger(), request, &kept);
             prop_assert!(found.is_none(), "{id} could start at {found:?}");
             // The machine waits for claims that end before levers could make room.
@@ -386,6 +392,23 @@ fn no_capacity_stays_idle(play: &Play) -> Checked {
         }
     }
     Ok(())
+}
+
+/// GPUs that let everybody in, and let a claim in a moment ago: what it will allocate is not in the ledger.
+fn settling(play: &Play) -> Vec<usize> {
+    let machine = &play.b.w.machine;
+    let mut gpus = Vec::new();
+    for (id, holding) in machine.holdings() {
+        let since = machine.claims.get(id).map(|c| c.run.since);
+        let young = since.is_some_and(|at| play.b.w.now < at + s(60));
+        if let Phase::Counted(slices) = &holding.phase
+            && young
+        {
+            gpus.extend(slices.iter().map(|s| s.gpu));
+        }
+    }
+    gpus.retain(|g| machine.ledger().admission(*g) == Admission::Pass);
+    gpus
 }
 
 /// Cost of moving a claim, if the rules allow a move now.

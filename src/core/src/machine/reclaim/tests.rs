@@ -491,6 +491,24 @@ fn the_host_bounds_what_is_parked_and_nobody_is_ended_without_leave() {
     assert!(b.at(11).is_some());
 }
 
+/// Its wait and the countdown end in the same second.
+#[test]
+fn nothing_is_taken_for_a_claim_that_gives_up_in_the_same_moment() {
+    let mut b = Bench::new(1);
+    b.claim(1, 700, 1, Class::Batch, 4);
+    b.pass(s(600));
+    let mut request = Request::from_gpus(Share::from_milli(500), Share::ONE, Class::Batch).unwrap();
+    request.uid = 2;
+    let countdown = b.w.machine.reclaim.rules.countdown;
+    b.submit_for(2, request, 4, Some(countdown));
+    b.pass(countdown + s(5));
+    let count = |of: fn(&Action) -> bool| b.w.log.iter().filter(|a| of(a)).count();
+    assert_eq!(count(|a| matches!(a, Action::Announce { .. })), 1);
+    assert_eq!(count(|a| matches!(a, Action::Park { .. })), 0);
+    assert_eq!(count(|a| matches!(a, Action::Retract { .. })), 1);
+    assert_eq!(b.at(1), Some(vec![0]));
+}
+
 #[test]
 fn a_plan_counts_what_earlier_ones_take_of_the_host() {
     let mut b = projects();
