@@ -494,6 +494,24 @@ fn every_screen_is_printed_once_without_a_terminal() {
     assert_eq!(raw.finish(), Some(0));
 }
 
+/// Screens redraw for each snapshot. While nothing happens, one is sent for each look at the GPUs.
+#[test]
+fn a_screen_gets_one_snapshot_for_each_look() {
+    let station = station_with(|o| "1s".clone_into(&mut o.tick));
+    let raw = Raw::claim(&station, &["-q", "-g", "0.5"]);
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("recording");
+    let path = file.to_str().expect("text");
+    // By then the claim has started, and all about it is known.
+    std::thread::sleep(Duration::from_secs(3));
+    let mut recorder = top(&station, &["--record", path, "--for", "10s"]);
+    assert!(recorder.status().expect("gshare starts").success());
+    let text = std::fs::read_to_string(&file).expect("text");
+    let snapshots = text.matches("\"snapshot\"").count();
+    assert!((8..=12).contains(&snapshots), "{snapshots} in 10 s");
+    assert_eq!(raw.finish(), Some(0));
+}
+
 #[test]
 fn what_was_recorded_is_replayed() {
     let station = station();

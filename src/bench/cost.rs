@@ -341,7 +341,7 @@ fn monitors(station: &Station) -> [Monitor; 3] {
         Monitor {
             name: "gshare top",
             program: Some(station.program().to_owned()),
-            arguments: &["top", "--interval", "1s"],
+            arguments: &["top"],
             get: "",
             size: SIZE,
         },

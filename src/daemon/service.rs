@@ -522,9 +522,9 @@ impl Service {
         if gshare_abi::monotonic_ns().saturating_sub(at) > 2 * nanos(tick) {
             let look = look_at_pages(&self.world(), &self.features);
             self.tell(Fact::NoSample(look));
+            self.screens.touch();
         }
         self.tell_arbiter();
-        self.screens.touch();
     }
 
     /// `turn` is returned once it is answered.
