@@ -5,7 +5,11 @@ use tui_input::backend::crossterm::to_input_request;
 use tui_input::{Input, InputRequest};
 
 #[derive(Clone, Debug, Default)]
-pub(crate) struct LineInput(Input);
+pub(crate) struct LineInput {
+    line: Input,
+    /// What stands there is only proposed: the first character that is typed replaces it.
+    proposed: bool,
+}
 
 impl PartialEq for LineInput {
     fn eq(&self, other: &Self) -> bool {
@@ -17,19 +21,22 @@ impl PartialEq for LineInput {
 const MAX_CHARS: usize = 200;
 
 impl LineInput {
-    /// Text with the cursor behind it.
+    /// Proposed text, with the cursor behind it.
     pub(crate) fn new(text: impl Into<String>) -> Self {
-        Self(Input::new(text.into()))
+        Self {
+            line: Input::new(text.into()),
+            proposed: true,
+        }
     }
 
     pub(crate) fn text(&self) -> &str {
-        self.0.value()
+        self.line.value()
     }
 
     /// The text before the cursor, and the rest.
     pub(crate) fn split(&self) -> (&str, &str) {
         let mut starts = self.text().char_indices();
-        let at = starts.nth(self.0.cursor()).map(|(at, _)| at);
+        let at = starts.nth(self.line.cursor()).map(|(at, _)| at);
         self.text().split_at(at.unwrap_or(self.text().len()))
     }
 
@@ -46,9 +53,13 @@ impl LineInput {
     }
 
     fn edit(&mut self, request: InputRequest) {
+        let types = matches!(request, InputRequest::InsertChar(_));
+        if std::mem::take(&mut self.proposed) && types {
+            self.line.reset();
+        }
         let is_full = self.text().chars().count() >= MAX_CHARS;
-        if !is_full || !matches!(request, InputRequest::InsertChar(_)) {
-            self.0.handle(request);
+        if !is_full || !types {
+            self.line.handle(request);
         }
     }
 }
@@ -58,6 +69,18 @@ mod tests {
     use crossterm::event::{KeyCode, KeyModifiers};
 
     use super::*;
+
+    #[test]
+    fn what_is_typed_replaces_a_proposal_that_nobody_has_touched() {
+        let mut input = LineInput::new("0.25");
+        input.insert("0.3");
+        assert_eq!(input.text(), "0.3");
+        let mut input = LineInput::new("0.25");
+        for code in [KeyCode::Backspace, KeyCode::Char('4')] {
+            input.key(code.into());
+        }
+        assert_eq!(input.text(), "0.24");
+    }
 
     #[test]
     fn editing_works_on_characters() {
