@@ -225,8 +225,8 @@ async fn serve(start: &Start, config: Config, mode: Mode, paths: Paths) -> anyho
             _ = timer.tick() => service.tick(),
             _ = thrift.tick() => {
                 gshare_enforcer::proc::give_back_heap();
-                let bytes = gshare_enforcer::proc::give_back_program();
-                tracing::debug!(bytes, "resident pages of the program");
+                let bytes = gshare_enforcer::proc::give_back_files();
+                tracing::debug!(bytes, "resident pages of the program and its libraries");
             }
             () = fair.arrived(&mut rx) => {
                 if let Some((owner, msg)) = fair.next() {

@@ -22,4 +22,4 @@ pub use read::{
 };
 pub use sys::{default_signals, give_back_heap, share_one_heap};
 pub use terminal::{Terminal, terminal};
-pub use trim::give_back_program;
+pub use trim::give_back_files;

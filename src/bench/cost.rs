@@ -1,5 +1,6 @@
 //! `bench cost`: cost of monitoring. The service with one poll per second, eight GPUs, fifty claims and a hundred
-//! processes, and the screen, are compared with common monitors on the same simulated NVML in the same run.
+//! processes, and the screen, are compared with common monitors on the same simulated NVML in the same run. The service
+//! and the screen are those of `GSHARE_PROGRAM`, an installed one, if that is set.
 
 use std::fs;
 use std::io::Read;
@@ -27,7 +28,7 @@ const GOAL_SERVICE: f64 = 0.5;
 const GOAL_SCREEN: f64 = 0.12;
 /// Bytes per second of an idle screen.
 const GOAL_BYTES: f64 = 600.0;
-const GOAL_RESIDENT: u64 = 20 << 20;
+const GOAL_RESIDENT: u64 = 16 << 20;
 /// Programs run this long before they are measured.
 const SETTLE: Duration = Duration::from_secs(5);
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -41,10 +42,13 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<Value> {
     let gpus = [
         "rtx4090", "rtx4090", "rtx4090", "rtx4090", "h100", "h100", "h100", "h100",
     ];
+    let laboratory = std::env::current_exe().context("cannot find the program itself")?;
+    let installed = std::env::var_os("GSHARE_PROGRAM").map(PathBuf::from);
     let station = Station::start(&Options {
         gpus: gpus.map(str::to_owned).to_vec(),
         costs: "notebook_cell 40ms\ntrain_step 4ms\n".to_owned(),
-        ..Options::new(std::env::current_exe().context("cannot find the program itself")?)
+        laboratory: laboratory.clone(),
+        ..Options::new(installed.unwrap_or(laboratory))
     })?;
     let service = station.service_pid().context("the service does not run")?;
     let meter = Meter::of(service)?;
@@ -157,7 +161,7 @@ impl Cast {
             // Two processes in each claim; in every tenth claim one of them works now and then.
             let second = if n % 10 == 0 { &works } else { &still };
             let words = |job: &Job| {
-                let program = station.program().display().to_string();
+                let program = station.laboratory().display().to_string();
                 format!("{program} {}", job.arguments().join(" "))
             };
             let script = format!("{} & exec {}", words(&still), words(second));
