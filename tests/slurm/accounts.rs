@@ -378,11 +378,28 @@ fn comments(slurm: &Slurm, worked: f64) {
         "{first} {worked}"
     );
     assert_eq!(of("2"), "theirs");
-    let said = comment(&[]);
-    assert_eq!(text(&said), "comments written: 0\n");
+    // Later it writes into empty comments only, such as of a job of which the history has only now heard.
+    let writes = || {
+        let all =
+            "sacct --noheader --parsable2 --allocations --allusers --format=JobIDRaw,AdminComment";
+        let before = slurm.says(0, &words(all));
+        let said = comment(&[]);
+        let after = slurm.says(0, &words(all));
+        let changed = before.lines().zip(after.lines()).filter(|(b, a)| b != a);
+        let changed: Vec<&str> = changed.map(|(before, _)| before).collect();
+        assert_eq!(
+            text(&said),
+            format!("comments written: {}\n", changed.len())
+        );
+        assert!(
+            changed.iter().all(|line| line.ends_with('|')),
+            "{before}\n{after}"
+        );
+    };
+    writes();
+    assert_eq!(of("1"), first);
     slurm.manage("modify job where jobid=1 set AdminComment=");
     assert_eq!(of("1"), "");
-    let said = comment(&[]);
-    assert_eq!(text(&said), "comments written: 1\n");
-    assert_eq!(of("1"), first);
+    writes();
+    assert_eq!((of("1"), of("2")), (first, "theirs".to_owned()));
 }
