@@ -611,6 +611,15 @@ impl Slurm {
 
 impl Drop for Slurm {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            let slurms = ["ctld.log", "slurmd.log"].map(|log| self.dir.join(log));
+            for log in self.stations().map(Station::log_path).chain(slurms) {
+                let text = std::fs::read_to_string(&log).unwrap_or_default();
+                let first = text.lines().count().saturating_sub(100);
+                let last: Vec<&str> = text.lines().skip(first).collect();
+                println!("{}:\n{}", log.display(), last.join("\n"));
+            }
+        }
         let all = "scancel --state=running --signal=KILL --partition=main";
         let _ = self.output(0, &words(all));
         let behind = self.behind.iter_mut().rev();
@@ -1861,6 +1870,21 @@ fn a_suspended_job_gives_its_memory_to_the_host_and_gets_it_again() {
     std::thread::sleep(Duration::from_secs(2));
     assert_eq!(holder.on_gpu(&slurm), holder.has.1);
     kill(pid, Signal::SIGCONT).expect("goes on");
+    holder.is_back(&slurm);
+
+    // While Slurm does not answer, gshare asks again, soon at first.
+    let file = slurm.jobs().join(holder.job.to_string());
+    let noted = std::fs::read_to_string(&file).expect("there");
+    let conf = slurm.dir.join("slurm.conf").display().to_string();
+    write(&file, noted.replace(&conf, "/dev/null"));
+    holder.order(&slurm, "suspend");
+    until("it has asked three times", Duration::from_secs(10), || {
+        let log = std::fs::read_to_string(slurm.station.log_path()).ok()?;
+        (log.matches("cannot ask Slurm").count() >= 3).then_some(())
+    });
+    write(&file, noted);
+    holder.is_away(&slurm);
+    holder.order(&slurm, "resume");
     holder.is_back(&slurm);
 
     // The service dies while the program runs for the transfer; Slurm resumes the job meanwhile, or does not.

@@ -45,10 +45,10 @@ pub(super) struct Lever {
 /// A job whose programs are stopped, with its memory on GPUs.
 #[derive(Debug)]
 pub(super) struct Stopped {
-    /// When Slurm was asked whether it has suspended the job.
-    pub(super) asked: Instant,
-    /// Its memory could not be moved, and its programs ran for that: it is not tried again.
-    pub(super) tried: bool,
+    /// When Slurm is asked whether it has suspended the job, if its memory has not left by then.
+    pub(super) again: Instant,
+    /// The pause before the question after that.
+    pub(super) pause: Duration,
     /// Why the memory stays there.
     pub(super) stays: Option<String>,
 }

@@ -162,8 +162,8 @@ pub(crate) enum LeverMsg {
     },
     /// The checkpoint engine has started, or cannot.
     Engine(Result<(), String>),
-    /// Slurm has suspended the job of a claim.
-    Suspended(ClaimId),
+    /// Whether Slurm has suspended the job of a claim; false also if Slurm does not answer.
+    Suspended(ClaimId, bool),
     /// A claim is between GPU and host, and the step that failed is repeated.
     Stuck { id: ClaimId, why: String },
     /// A lever on a claim has ended.

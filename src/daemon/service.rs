@@ -344,7 +344,8 @@ impl Service {
                     format!("{id} is only partly offloaded or restored; gshare tries again: {why}");
                 self.tell_owner(id, text);
             }
-            Msg::Lever(LeverMsg::Suspended(id)) => {
+            Msg::Lever(LeverMsg::Suspended(id, false)) => self.effects.levers.ask_again(id, false),
+            Msg::Lever(LeverMsg::Suspended(id, true)) => {
                 let wish = Wish::Yield;
                 self.carry_out(Command::Core(Event::Wish { id, wish }));
             }

@@ -88,6 +88,17 @@ impl Slurm {
         });
     }
 
+    /// Waits until a job has no claim any more.
+    fn has_no(&self, job: u32) {
+        until("the job's claim ends", SOON, || {
+            let claims = self.claims();
+            claims
+                .iter()
+                .all(|c| c.slurm_job != Some(job))
+                .then_some(())
+        });
+    }
+
     fn manage(&self, line: &str) {
         self.says(0, &words(&format!("sacctmgr --immediate {line}")));
     }
@@ -148,6 +159,7 @@ fn accounts_bill_and_limit_the_parts_of_gpus() {
     let work = format!("{} {work}", program.display());
     let script = format!("perl -e '$x = \"a\" x (60 << 20); sleep 1000' & {work} & exec {client}");
     let half = ["srun", "--gres=gshare:0.5", "--mem=1G", "sh", "-c", &script];
+    let begun = Instant::now();
     let mut half = Raw::start(slurm.command(ada, &half));
     let view = slurm.claim("slurm-1");
     assert_eq!(
@@ -156,6 +168,7 @@ fn accounts_bill_and_limit_the_parts_of_gpus() {
         "{view:?}"
     );
     let limit = half.info().1;
+    let starts = begun.elapsed();
     assert_eq!(limit, view.gpus[0].mem_limit);
     assert_eq!(half.ask(&format!("alloc {}", limit / 5 * 4)), "ok 0");
     let stat = words("sstat --noheader --parsable2 --format=MaxRSS --jobs=1");
@@ -188,12 +201,15 @@ fn accounts_bill_and_limit_the_parts_of_gpus() {
     // After a while: a claim that is over before it was sampled is not in the report. (perl computes constants at once.)
     let much = "sleep 4; $x = \"a\" x ($$ ? 200 << 20 : 0); print \"not stopped\"";
     let much = ["srun", "--mem=60", "--gres=gpu:1", "perl", "-e", much];
+    let begun = Instant::now();
     let much = slurm.output(bob, &much);
     assert!(
         !much.status.success() && much.stdout.is_empty(),
         "{}",
         text(&much)
     );
+    slurm.has_no(3);
+    let much = begun.elapsed() - Duration::from_secs(4);
 
     let memory = |usage: &serde_json::Value| {
         let of = |key: &str| usage[key].as_f64();
@@ -210,22 +226,32 @@ fn accounts_bill_and_limit_the_parts_of_gpus() {
             (used > 0.5 * all && usage["claimed_gpu_s"].as_f64()? > 6.0).then_some(())
         },
     );
+    let begun = Instant::now();
     assert_eq!(half.finish(), Some(0));
+    slurm.has_no(1);
+    let half = starts + begun.elapsed();
     slurm.is_over();
+    let batch = begun.elapsed();
 
     // A QOS that may use more compute than its part.
     let night = ["srun", "--gres=gshare:0.25", "--qos=night", &client];
+    let begun = Instant::now();
     let night = Raw::start(slurm.command(ada, &night));
     let part = &slurm.claims()[0].gpus[0];
     assert_eq!((part.sm_request, part.sm_limit), (0.25, 1.0));
     assert_eq!(night.finish(), Some(0));
+    slurm.has_no(4);
+    let night = begun.elapsed();
 
     // Without slurmdbd jobs start as before; it has them when it is back.
     let mut slurmdbd = slurm.behind.pop().expect("runs");
     slurmdbd.kill().expect("killed");
     slurmdbd.wait().expect("ended");
+    let begun = Instant::now();
     slurm.says(ada, &["srun", "--gres=gshare:0.25", "true"]);
     slurm.is_over();
+    // For each job, the longest time in which one of Slurm and gshare may have counted it and the other not.
+    let between = [half, batch, much, night, begun.elapsed()];
     slurm.start_slurmdbd();
     let jobs = until("slurmdbd has all jobs", SOON, || {
         let jobs = slurm.accounted();
@@ -233,6 +259,7 @@ fn accounts_bill_and_limit_the_parts_of_gpus() {
         (jobs.len() == 5 && is_over).then_some(jobs)
     });
     let mut claimed = BTreeMap::new();
+    let mut apart = BTreeMap::new();
     for (number, (account, state, seconds, had)) in &jobs {
         let (shards, expected) = match number {
             1 => (50, "COMPLETED"),
@@ -250,11 +277,14 @@ fn accounts_bill_and_limit_the_parts_of_gpus() {
             has(&gres) && has(&format!("billing={shards}")),
             "{number}: {had}"
         );
-        *claimed.entry(account.as_str()).or_insert(0.0) += seconds * f64::from(shards) / 100.0;
+        let part = f64::from(shards) / 100.0;
+        *claimed.entry(account.as_str()).or_insert(0.0) += seconds * part;
+        // Slurm counts whole seconds.
+        let own = 1.0 + between[*number as usize - 1].as_secs_f64();
+        *apart.entry(account.as_str()).or_insert(0.0) += own * part;
     }
 
-    // Slurm counts whole seconds, from before the claim starts; on a busy machine a claim ends after its job.
-    println!("GPU seconds by sacct: {claimed:?}");
+    println!("GPU seconds by sacct: {claimed:?}, by gshare at most {apart:.1?} more or less");
     until("the report agrees", SOON, || {
         let report = slurm.json(&["report", "--json"]);
         let projects = report["projects"].as_array().expect("a list");
@@ -262,7 +292,9 @@ fn accounts_bill_and_limit_the_parts_of_gpus() {
             let own = projects.iter().find(|p| p["project"] == account)?;
             own["usage"]["claimed_gpu_s"].as_f64()
         };
-        let agrees = |account: &str, sum: f64| of(account).is_some_and(|s| (s - sum).abs() <= 3.0);
+        let agrees = |account: &str, sum: f64| {
+            of(account).is_some_and(|own| (own - sum).abs() <= apart[account])
+        };
         let all = claimed.iter().all(|(account, sum)| agrees(account, *sum));
         all.then_some(())
     });
@@ -346,11 +378,28 @@ fn comments(slurm: &Slurm, worked: f64) {
         "{first} {worked}"
     );
     assert_eq!(of("2"), "theirs");
-    let said = comment(&[]);
-    assert_eq!(text(&said), "comments written: 0\n");
+    // Later it writes into empty comments only, such as of a job of which the history has only now heard.
+    let writes = || {
+        let all =
+            "sacct --noheader --parsable2 --allocations --allusers --format=JobIDRaw,AdminComment";
+        let before = slurm.says(0, &words(all));
+        let said = comment(&[]);
+        let after = slurm.says(0, &words(all));
+        let changed = before.lines().zip(after.lines()).filter(|(b, a)| b != a);
+        let changed: Vec<&str> = changed.map(|(before, _)| before).collect();
+        assert_eq!(
+            text(&said),
+            format!("comments written: {}\n", changed.len())
+        );
+        assert!(
+            changed.iter().all(|line| line.ends_with('|')),
+            "{before}\n{after}"
+        );
+    };
+    writes();
+    assert_eq!(of("1"), first);
     slurm.manage("modify job where jobid=1 set AdminComment=");
     assert_eq!(of("1"), "");
-    let said = comment(&[]);
-    assert_eq!(text(&said), "comments written: 1\n");
-    assert_eq!(of("1"), first);
+    writes();
+    assert_eq!((of("1"), of("2")), (first, "theirs".to_owned()));
 }

@@ -166,8 +166,14 @@ fn lacks(config: &str, node: &str) -> Vec<String> {
             missing.push(format!("slurm.conf: {key}={set} does not list {word}"));
         }
     }
-    let stack = value(config, "PlugStackConfig");
-    let text = fs::read_to_string(stack).unwrap_or_default();
+    let conf = value(config, "SLURM_CONF");
+    let beside = Path::new(conf).with_file_name("plugstack.conf");
+    // Slurm 22.05 does not show its default.
+    let stack = match value(config, "PlugStackConfig") {
+        "" | "(null)" => beside.display().to_string(),
+        named => named.to_owned(),
+    };
+    let text = fs::read_to_string(&stack).unwrap_or_default();
     let mut lines = text.lines().filter(|l| !l.trim_start().starts_with('#'));
     let plugin = lines.find_map(|line| {
         let mut words = line.split_whitespace();
@@ -209,7 +215,7 @@ fn lacks(config: &str, node: &str) -> Vec<String> {
             "this node has Gres={resources}: it needs gpu:N and shard:M, with the same number of shards for each GPU"
         ));
     } else {
-        missing.extend(rules_lack(value(config, "SLURM_CONF"), shards / gpus));
+        missing.extend(rules_lack(conf, shards / gpus));
     }
     missing
 }
@@ -359,6 +365,8 @@ mod tests {
         file("job_submit.lua", &block("job_submit.lua", 8, 4096));
         let node = "NodeName=a Gres=gpu:2(S:0),shard:16(S:0) State=IDLE";
         assert_eq!(lacks(&config, node), [""; 0]);
+        let stack = dir.path().join("plugstack.conf").display().to_string();
+        assert_eq!(lacks(&config.replace(&stack, "(null)"), node), [""; 0]);
         let several = format!(
             "Epilog[0] = /site/epilog\n{}",
             config.replace("Epilog =", "Epilog[1] =")

@@ -19,8 +19,11 @@ use crate::daemon::msg::{LeverMsg, Msg};
 use crate::daemon::slurm;
 use crate::daemon::world::World;
 
-/// Time until slurmctld is asked again about a job that it has not suspended, or that could not be offloaded.
-const ASK_AGAIN: Duration = Duration::from_secs(30);
+/// Time until slurmctld is asked again if it does not answer, or about a job that it has not suspended or that could not
+/// be offloaded. Each pause is twice as long as the one before.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+/// Longest pause. If the programs ran for the attempt, it is the shortest, so that they stand still for most of the time.
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 impl Suspended {
     /// The job of a claim that is offloaded because Slurm has suspended it, or restored after Slurm has resumed it.
@@ -110,8 +113,8 @@ impl LeverState {
             }
             let here = live.ending.is_none() && live.record.holding == HoldingRecord::Here;
             let stopped = || Stopped {
-                asked: Instant::now(),
-                tried: false,
+                again: Instant::now(),
+                pause: FIRST_PAUSE,
                 stays: None,
             };
             if !here || frozen_steps(live).is_empty() {
@@ -121,16 +124,20 @@ impl LeverState {
                 self.note_stays(id, Failure::Refused, why);
                 continue;
             }
-            let waits = |s: &Stopped| s.tried || s.asked.elapsed() < ASK_AGAIN;
-            if lever.stopped.as_ref().is_some_and(waits) {
+            let stopped = lever.stopped.get_or_insert_with(stopped);
+            if Instant::now() < stopped.again {
                 continue;
             }
-            lever.stopped.get_or_insert_with(stopped).asked = Instant::now();
+            // Until the answer.
+            stopped.again = Instant::now() + LONGEST_PAUSE;
             let (conf, events) = (conf(world, job), world.host.events.clone());
-            let ask = move || match is_suspended(job, conf.as_deref()) {
-                Ok(true) => drop(events.send(Msg::Lever(LeverMsg::Suspended(id)))),
-                Ok(false) => {}
-                Err(error) => no_answer(job, &error),
+            let ask = move || {
+                let said = is_suspended(job, conf.as_deref());
+                let is_suspended = said.unwrap_or_else(|error| {
+                    no_answer(job, &error);
+                    false
+                });
+                let _ = events.send(Msg::Lever(LeverMsg::Suspended(id, is_suspended)));
             };
             let thread = std::thread::Builder::new().name(format!("slurm-{job}"));
             if let Err(error) = thread.spawn(ask) {
@@ -139,15 +146,54 @@ impl LeverState {
         }
     }
 
+    /// Lets Slurm be asked again about a stopped job, whose programs `ran` for the last attempt or not.
+    pub(crate) fn ask_again(&mut self, id: ClaimId, ran: bool) {
+        let lever = self.claims.get_mut(&id);
+        if let Some(stopped) = lever.and_then(|lever| lever.stopped.as_mut()) {
+            let pause = match ran {
+                true => stopped.pause.max(LONGEST_PAUSE),
+                false => stopped.pause.min(LONGEST_PAUSE),
+            };
+            (stopped.again, stopped.pause) = (Instant::now() + pause, pause * 2);
+        }
+    }
+
     /// Notes why the memory of a stopped job stays on the GPU.
     pub(super) fn note_stays(&mut self, id: ClaimId, failure: Failure, why: &str) {
         let lever = self.claims.get_mut(&id);
         if let Some(stopped) = lever.and_then(|lever| lever.stopped.as_mut()) {
-            // Its programs ran for the others.
-            stopped.tried = !matches!(failure, Failure::Refused | Failure::HostRam);
             stopped.stays = Some(format!(
                 "its job is suspended, and its memory stays on the GPU: {why}"
             ));
         }
+        // Its programs ran for the others.
+        self.ask_again(id, !matches!(failure, Failure::Refused | Failure::HostRam));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::daemon::world::scene::Scene;
+
+    #[test]
+    fn the_pauses_between_questions_grow_and_more_so_if_programs_run_for_each() {
+        let id = ClaimId(1);
+        let mut levers = LeverState::start(None, &Scene::of(1).host.events);
+        let mut after = |failures: &[Failure]| -> Vec<u64> {
+            levers.claims.entry(id).or_default().stopped = Some(Stopped {
+                again: Instant::now(),
+                pause: FIRST_PAUSE,
+                stays: None,
+            });
+            let pause = |failure: &Failure| {
+                levers.note_stays(id, *failure, "a reason");
+                let again = levers.claims[&id].stopped.as_ref().expect("stopped").again;
+                (again - Instant::now()).as_secs_f64().round() as u64
+            };
+            failures.iter().map(pause).collect()
+        };
+        assert_eq!(after(&[Failure::HostRam; 7]), [1, 2, 4, 8, 16, 30, 30]);
+        assert_eq!(after(&[Failure::Busy; 4]), [30, 60, 120, 240]);
     }
 }
