@@ -1526,8 +1526,11 @@ fn jobs_of_two_nodes_are_limited_on_each_and_outlive_every_daemon() {
     let (ada, _) = slurm.uids();
     let client = slurm.client();
     let both = ["srun", "-N2", "--gres=gshare:0.25"];
-    let script = format!("echo alloc $((GSHARE_GPU_MEM + 1)) | {client}");
+    let script = format!("echo alloc $((GSHARE_GPU_MEM + 1)) | {client} 2>&1");
     let said = slurm.says(ada, &[&both[..], &["sh", "-c", &script]].concat());
+    // Its owner cannot resize it.
+    let helps = said.contains("gshare resize");
+    assert!(said.contains("left of its limit") && !helps, "{said}");
     assert_eq!(
         said.matches("error 2 CUDA_ERROR_OUT_OF_MEMORY").count(),
         2,

@@ -765,6 +765,8 @@ pub(crate) fn new_limits(
     room_for_page(&path)?;
     let limits = LimitsFile::create(&path, &limits_init(world, id, slice, token)?)?;
     limits.set_gpu_index(u32::try_from(slice.gpu).ok());
-    limits.beat(Some(world.machine.ledger().mem_free(slice.gpu).0));
+    let free = world.machine.ledger().mem_free(slice.gpu);
+    let record = world.claims.get(&id).map(|live| &live.record);
+    limits.beat(record.map_or(Some(free.0), |record| record.may_grow_by(free)));
     Ok(limits)
 }

@@ -300,8 +300,9 @@ impl Claims {
         let (mut charge, mut refusals, mut last) = (used, live.past.refusals, None);
         live.last_launch_ns = None;
         for seat in &live.seats {
-            // For the message to a refused member: how much more could be claimed there.
-            seat.limits.beat(Some(ledger.mem_free(seat.gpu).0));
+            // For the message to a refused member.
+            let free = live.record.may_grow_by(ledger.mem_free(seat.gpu));
+            seat.limits.beat(free);
             let slots = seat.usage.read_slots(gpus[seat.gpu].total);
             for slot in slots {
                 live.last_launch_ns = live.last_launch_ns.max(slot.last_launch_ns);

@@ -2,6 +2,7 @@
 
 use gshare_config::Stage;
 use gshare_core::Held;
+use gshare_core::units::Bytes;
 use std::path::{Path, PathBuf};
 
 use gshare_proto::{ClaimSpec, CommandLine, KernelSpec, SignalSpec};
@@ -227,6 +228,11 @@ impl ClaimRecord {
     /// Whether it is hidden from other users.
     pub(crate) fn is_private(&self) -> bool {
         self.origin.behalf.as_ref().is_some_and(|b| b.private)
+    }
+
+    /// What its owner could claim more of this free memory. Only root resizes a claim on behalf.
+    pub(crate) fn may_grow_by(&self, free: Bytes) -> Option<u64> {
+        self.origin.behalf.is_none().then_some(free.0)
     }
 
     /// Whether its command runs without the library, so that only the driver counts its use.
