@@ -341,7 +341,10 @@ fn no_capacity_stays_idle(play: &Play) -> Checked {
     }
     // Where another scheduler has promised more than exists, a claim that leaves makes no room.
     let gpus = 0..machine.ledger().gpus().len();
-    let mut kept: Vec<bool> = gpus.map(|g| overfull(machine.ledger(), g)).collect();
+    let settling = settling(play);
+    let mut kept: Vec<bool> = gpus
+        .map(|g| overfull(machine.ledger(), g) || settling.contains(&g))
+        .collect();
     for (place, waiting) in machine.queue.iter().enumerate() {
         let Ask::Claim { id, request, .. } = &waiting.ask else {
             for g in &waiting.blocks {
@@ -350,8 +353,6 @@ fn no_capacity_stays_idle(play: &Play) -> Checked {
             continue;
         };
         if !machine.rests(b.w.now, *id) {
-            let mut kept = kept.clone();
-            settling(play).iter().for_each(|g| kept[*g] = true);
             let found = place::best_fit(machine.ledger(), request, &kept);
             prop_assert!(found.is_none(), "{id} could start at {found:?}");
             // The machine waits for claims that end before levers could make room.
