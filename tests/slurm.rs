@@ -1344,10 +1344,8 @@ fn by_task(slurm: &Slurm) {
     let mut said: Vec<String> = (0..10).map(|_| job.line()).collect();
     said.sort();
     let claims = slurm.claims();
-    let claim = claims
-        .iter()
-        .find(|c| c.gpus.len() == 2)
-        .expect("its claim");
+    let of_two = |c: &&ClaimView| c.uid == ada && c.gpus.len() == 2;
+    let claim = claims.iter().find(of_two).expect("its claim");
     assert!(claim.gpus.iter().all(|g| g.sm_limit == 0.5), "{claim:?}");
     let mut uuids = slurm.uuids(claim.gpus.iter().map(|g| g.gpu as usize));
     uuids.sort();
