@@ -536,8 +536,14 @@ impl Slurm {
         serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e}: {}", text(&output)))
     }
 
-    /// Runs the health check as slurmd does every minute, with its environment.
+    /// Runs the health check as slurmd does every minute, with its environment. It finds scontrol in one directory,
+    /// not in all that root had in PATH.
     fn health(&self) {
+        let program = std::fs::read_to_string(self.dir.join("gshare-health")).expect("there");
+        let mut lines = program.lines();
+        let dir = lines.find_map(|line| line.strip_prefix("export PATH="));
+        let dir = dir.expect("its line").trim_matches('\'');
+        assert!(Path::new(dir).join("scontrol").exists(), "{program}");
         let mut health = Command::new(self.dir.join("gshare-health"));
         health.env_clear().env("SLURMD_NODENAME", &self.node);
         let output = health.output().expect("it runs");

@@ -94,9 +94,12 @@ pub(super) fn text(
             let conf = conf
                 .exists()
                 .then(|| format!("export SLURM_CONF={}\n", conf.display()));
-            let path = std::env::var("PATH")
-                .map_or_else(|_| String::new(), |p| format!("export PATH='{p}'\n"));
-            let lines = format!("#!/bin/sh\n{path}{}", conf.unwrap_or_default());
+            let path = std::env::var_os("PATH").unwrap_or_default();
+            let mut dirs = std::env::split_paths(&path);
+            let own = dirs.find(|dir| dir.is_absolute() && dir.join("scontrol").exists());
+            let path = own.map(|dir| format!("export PATH='{}'\n", dir.display()));
+            let lines = [path, conf].map(Option::unwrap_or_default).concat();
+            let lines = format!("#!/bin/sh\n{lines}");
             script("health").replacen("#!/bin/sh\n", &lines, 1)
         }
         _ => include_str!("gshare_spank.c").to_owned(),
