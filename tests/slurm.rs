@@ -672,6 +672,13 @@ fn a_part_of_a_gpu_that_slurm_gave_out_binds() {
         return;
     };
     let (ada, bob) = slurm.uids();
+    // Debian's plugstack.conf has such a line.
+    let (stack, more) = (slurm.dir.join("plugstack.conf"), slurm.dir.join("more"));
+    std::fs::create_dir(&more).expect("made");
+    std::fs::rename(&stack, more.join("gshare.conf")).expect("moved");
+    write(&stack, "include more/*.conf\n");
+    let shown = String::from_utf8(slurm.site(&["install"])).expect("UTF-8");
+    assert!(shown.starts_with("no file has to change"), "{shown}");
     let (said, code) = slurm.gshare("check");
     assert_eq!((said.trim(), code), ("nothing is missing", Some(0)));
 

@@ -1,42 +1,63 @@
 //! Parses slurm.conf and similar files.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// Maximum depth of includes.
 const DEEPEST: usize = 8;
 
 /// Keys in small letters with their values, in the order of the file and its includes.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq)]
 pub(super) struct Conf(Vec<(String, String)>);
+
+/// The lines of a file and of those that it includes, without comments; `dir` is its directory.
+pub(super) fn lines(text: &[u8], dir: &Path) -> Vec<String> {
+    lines_of(text, dir, DEEPEST)
+}
+
+fn lines_of(text: &[u8], dir: &Path, depth: usize) -> Vec<String> {
+    let lines = String::from_utf8_lossy(text);
+    let of = |line: &str| {
+        let line = line.split('#').next().unwrap_or_default().trim();
+        let (key, name) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
+        if !key.eq_ignore_ascii_case("include") || depth == 0 {
+            return vec![line.to_owned()];
+        }
+        let files = matching(dir.join(name.trim())).into_iter();
+        let texts = files.map(|file| fs::read(file).unwrap_or_default());
+        let all = texts.flat_map(|text| lines_of(&text, dir, depth - 1));
+        all.collect()
+    };
+    lines.lines().flat_map(of).collect()
+}
+
+/// The files that an include names. Slurm takes patterns in plugstack.conf, by the rules of sh.
+fn matching(name: PathBuf) -> Vec<PathBuf> {
+    if name.exists() {
+        return vec![name];
+    }
+    let mut sh = Command::new("sh");
+    sh.args(["-c", r"IFS=; printf '%s\n' $0"]).arg(name);
+    let found = sh.output().map(|o| o.stdout).unwrap_or_default();
+    let found = String::from_utf8_lossy(&found);
+    found.lines().map(PathBuf::from).collect()
+}
 
 impl Conf {
     /// Parses a file; `dir` is its directory.
     pub(super) fn of(text: &[u8], dir: &Path) -> Self {
-        let mut conf = Self::default();
-        conf.add(text, dir, DEEPEST);
-        conf
+        let pair = |line: String| {
+            let (key, value) = line.split_once('=')?;
+            Some((key.trim().to_ascii_lowercase(), value.trim().to_owned()))
+        };
+        Self(lines(text, dir).into_iter().filter_map(pair).collect())
     }
 
     /// An unreadable file counts as empty.
     pub(super) fn read(file: &Path) -> Self {
         let dir = file.parent().unwrap_or(Path::new("/"));
         Self::of(&fs::read(file).unwrap_or_default(), dir)
-    }
-
-    fn add(&mut self, text: &[u8], dir: &Path, depth: usize) {
-        let text = String::from_utf8_lossy(text);
-        for line in text.lines() {
-            let line = line.split('#').next().unwrap_or_default().trim();
-            let (key, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
-            if key.eq_ignore_ascii_case("include") && depth > 0 {
-                let text = fs::read(dir.join(rest.trim())).unwrap_or_default();
-                self.add(&text, dir, depth - 1);
-            } else if let Some((key, value)) = line.split_once('=') {
-                let key = key.trim().to_ascii_lowercase();
-                self.0.push((key, value.trim().to_owned()));
-            }
-        }
     }
 
     /// All values of a key.

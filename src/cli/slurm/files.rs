@@ -8,7 +8,7 @@ use gshare_proto::{Call, Reply, messages};
 
 use super::super::args::slurm::{ConfigArgs, FILES, SiteArgs};
 use super::health::{drained, node};
-use super::{Not, Outcome, Site, gres, slurm};
+use super::{Not, Outcome, Site, conf, gres, slurm};
 use crate::command::failure::Failure;
 use crate::command::out;
 
@@ -176,9 +176,10 @@ fn lacks(config: &str, node: &str) -> Vec<String> {
         "" | "(null)" => beside.display().to_string(),
         named => named.to_owned(),
     };
-    let text = fs::read_to_string(&stack).unwrap_or_default();
-    let mut lines = text.lines().filter(|l| !l.trim_start().starts_with('#'));
-    let plugin = lines.find_map(|line| {
+    let text = fs::read(&stack).unwrap_or_default();
+    let dir = Path::new(&stack).parent().unwrap_or(Path::new("/"));
+    let lines = conf::lines(&text, dir);
+    let plugin = lines.iter().find_map(|line| {
         let mut words = line.split_whitespace();
         words.find(|w| w.ends_with("gshare_spank.so"))
     });
@@ -370,6 +371,11 @@ mod tests {
         assert_eq!(lacks(&config, node), [""; 0]);
         let stack = dir.path().join("plugstack.conf").display().to_string();
         assert_eq!(lacks(&config.replace(&stack, "(null)"), node), [""; 0]);
+        // As Debian's own.
+        fs::create_dir(dir.path().join("more")).unwrap();
+        fs::rename(&stack, dir.path().join("more/gshare.conf")).unwrap();
+        file("plugstack.conf", "include more/*.conf\n");
+        assert_eq!(lacks(&config, node), [""; 0]);
         let several = format!(
             "Epilog[0] = /site/epilog\n{}",
             config.replace("Epilog =", "Epilog[1] =")

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use super::super::args::slurm::{InstallArgs, SiteArgs, UninstallArgs};
-use super::conf::Conf;
+use super::conf::{self, Conf};
 use super::files::{self, RESTART};
 use super::{Outcome, Site, gres};
 use crate::command::failure::{self, Failure};
@@ -157,8 +157,8 @@ fn planned(
         let (mut rest, new) = without_block(&path, before.as_deref().unwrap_or_default(), sign)?;
         // Whether a file contains something already, outside gshare's block.
         let says = |what: &str| {
-            let text = String::from_utf8_lossy(&rest);
-            let mut lines = text.lines().filter(|l| !l.trim_start().starts_with(sign));
+            let lines = conf::lines(&rest, path.parent().unwrap_or(dir)).into_iter();
+            let mut lines = lines.filter(|l| !l.starts_with(sign));
             lines.any(|l| l.to_ascii_lowercase().contains(what))
         };
         let block = match name {
