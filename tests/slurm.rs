@@ -362,10 +362,11 @@ impl Slurm {
             &self.dir.join("gshare_spank.c"),
             self.printed("gshare_spank.c"),
         );
-        let hybrid = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/support/hybrid.c");
+        let support = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/support");
         for (source, object) in [
             (self.dir.join("gshare_spank.c"), "gshare_spank.so"),
-            (hybrid, "hybrid.so"),
+            (support.join("hybrid.c"), "hybrid.so"),
+            (support.join("late.c"), "late.so"),
         ] {
             let mut cc = Command::new("cc");
             cc.args("-shared -fPIC -O2 -Wall -Wextra -Wno-unused-parameter -Werror".split(' '));
@@ -1249,7 +1250,14 @@ fn jobs_stay_in_their_claim_however_they_run_and_end() {
     };
     let (ada, _) = slurm.uids();
     let client = slurm.client();
+    let (stack, late) = (slurm.printed("plugstack.conf"), slurm.dir.join("late.so"));
+    let late = format!("optional {}\n", late.display());
+    write(
+        &slurm.dir.join("plugstack.conf"),
+        [&stack, late.as_bytes()].concat(),
+    );
     neighbours(&slurm);
+    write(&slurm.dir.join("plugstack.conf"), stack);
     one_limit_for_all(&slurm);
     let gshare = slurm.station.program().display().to_string();
 

@@ -334,6 +334,7 @@ fn claim_for(socket: Option<&Path>, args: &ClaimForArgs) -> Outcome {
             spec: Box::new(spec),
             cgroup: args.cgroup.clone().into(),
             private: false,
+            filtered: false,
         })))
     };
     let granted = request(socket, spec, args.json, &mut Phases::default(), call)?;

@@ -212,6 +212,7 @@ fn task(site: &Site, args: &TaskArgs) -> Result<String, Failure> {
         spec: Box::new(spec),
         cgroup: cgroup.name().into(),
         private: rules.private,
+        filtered: rules.constrained,
     };
     let why = match site.ask(Call::Admin(AdminCall::ClaimFor(Box::new(call)))) {
         Ok(Reply::Granted(granted)) => {

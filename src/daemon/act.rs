@@ -253,6 +253,7 @@ mod tests {
             spec: Box::default(),
             seen: true,
             private: false,
+            filtered: false,
         });
         let stays = done(&scene, kill(2));
         assert!(

@@ -68,6 +68,7 @@ mod tests {
             spec: Box::default(),
             seen,
             private: false,
+            filtered: false,
         });
         let tick = Fact::Tick(Tick {
             cgroups: [(ClaimId(1), found)].into(),

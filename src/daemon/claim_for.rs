@@ -77,6 +77,7 @@ pub(crate) fn order(
         spec: Box::new(spec.clone()),
         seen: false,
         private: asked.private,
+        filtered: asked.filtered,
     };
     if let Some(known) = known_behalf(world, asked.uid, &name, &behalf)? {
         return Ok(found(known));
@@ -234,6 +235,7 @@ mod tests {
                 cgroup: "/slurm/job_1".to_owned().into(),
                 spec: Box::default(),
                 private: false,
+                filtered: false,
             };
             let refused = order(&scene.world(), &peer, asked, &Sender::closed());
             refused.expect_err("it cannot be had").message

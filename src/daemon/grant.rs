@@ -233,7 +233,6 @@ pub(crate) fn enter(with: &mut Effects, id: ClaimId) -> anyhow::Result<Vec<Comma
     die::at("behalf-seen");
     match filtered {
         Ok(()) => {}
-        // For example the cgroup of each Slurm job with ConstrainDevices=yes.
         Err((error, true)) => {
             tracing::info!(%id, %error, "gshare cannot set a device filter on the cgroup of a claim made with \
                 claim-for; the filter that the cgroup already had stays");
@@ -479,7 +478,13 @@ pub(crate) fn claim_cgroup(
         claim: record.id,
     };
     match (&record.origin.behalf, &record.runs.lodging) {
-        (Some(behalf), _) => tree.stand_for(place, &behalf.cgroup),
+        (Some(behalf), _) => {
+            let mut cgroup = tree.stand_for(place, &behalf.cgroup)?;
+            if let Some(cgroup) = &mut cgroup {
+                cgroup.filtered = behalf.filtered;
+            }
+            Ok(cgroup)
+        }
         (None, Some(cgroup)) if tree.units().is_some() => tree.lodge(place, cgroup).map(Some),
         _ => tree.create(place).map(Some),
     }

@@ -351,6 +351,7 @@ mod tests {
             cgroup: "/slurm/job_1".to_owned().into(),
             spec: Box::default(),
             private: false,
+            filtered: false,
         }))));
         let _slow = slow.await;
         tokio::time::sleep(Duration::from_millis(50)).await;

@@ -26,6 +26,8 @@ pub struct ClaimCgroup {
     ground: Ground,
     id: u64,
     keeper: Keeper,
+    /// Another program sets its device filter, and could not beside one of gshare: it gets none.
+    pub filtered: bool,
 }
 
 /// The cgroup of a slice's own processes: systemd enables controllers in slices, and then the kernel allows no
@@ -72,6 +74,7 @@ impl ClaimCgroup {
             ground,
             id,
             keeper: Keeper::Own,
+            filtered: false,
         })
     }
 

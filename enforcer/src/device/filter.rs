@@ -107,6 +107,9 @@ impl Filters {
     /// # Errors
     /// [`DeviceError`]; the old filter is then still in place.
     pub fn set(&mut self, cgroup: &ClaimCgroup, rules: &DeviceRules) -> Result<(), DeviceError> {
+        if cgroup.filtered {
+            return Ok(());
+        }
         let dir = cgroup.dir();
         let io = |verb, source| DeviceError::new(verb, dir, source);
         let wanted = self.loaded(rules)?;

@@ -30,9 +30,11 @@ impl Rules {
     /// `conf` is the path of slurm.conf, if known.
     pub(super) fn read(conf: &str) -> Self {
         let dir = slurm_dir(conf);
+        let conf = Conf::read(&dir.join("slurm.conf"));
         Self {
-            constrained: Conf::read(&dir.join("cgroup.conf")).is_on("constraindevices"),
-            private: Conf::read(&dir.join("slurm.conf")).lists("privatedata", "jobs"),
+            constrained: Conf::read(&dir.join("cgroup.conf")).is_on("constraindevices")
+                && conf.last("taskplugin").contains("cgroup"),
+            private: conf.lists("privatedata", "jobs"),
         }
     }
 }
@@ -198,16 +200,14 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let put = |name: &str, text: &str| fs::write(dir.path().join(name), text).unwrap();
         put("cgroup.conf", "# x\nconstraindevices = Yes # y\n");
-        put("slurm.conf", "PrivateData=jobs,usage\n");
+        let tasks = "TaskPlugin=task/affinity,task/cgroup\n";
+        put("slurm.conf", &format!("PrivateData=jobs,usage\n{tasks}"));
         let conf = dir.path().join("slurm.conf").display().to_string();
-        let (constrained, private) = (true, true);
-        let rules = Rules {
-            constrained,
-            private,
-        };
-        assert_eq!(Rules::read(&conf), rules);
+        let rules = || (Rules::read(&conf).constrained, Rules::read(&conf).private);
+        assert_eq!(rules(), (true, true));
+        // Only task/cgroup constrains devices.
         put("slurm.conf", "");
-        assert!(!Rules::read(&conf).private);
+        assert_eq!(rules(), (false, false));
     }
 
     #[test]

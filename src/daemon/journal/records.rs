@@ -222,6 +222,9 @@ pub(crate) struct BehalfRecord {
     /// Only its owner and administrators may see it.
     #[serde(default)]
     pub(crate) private: bool,
+    /// Another program sets its device filter.
+    #[serde(default)]
+    pub(crate) filtered: bool,
 }
 
 impl ClaimRecord {

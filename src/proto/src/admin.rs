@@ -148,6 +148,9 @@ pub struct ClaimFor {
     /// Only its owner and administrators may see it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub private: bool,
+    /// Another program sets the device filter of the cgroup, and could not beside one of gshare.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub filtered: bool,
 }
 
 /// Answer to an administrator's request.
