@@ -5,19 +5,15 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Maximum depth of includes.
-const DEEPEST: usize = 8;
+pub(super) const DEEPEST: usize = 8;
 
 /// Keys in small letters with their values, in the order of the file and its includes.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Conf(Vec<(String, String)>);
 
 /// The lines of a file and of those that it includes, without comments; `dir` is its directory.
-pub(super) fn lines(text: &[u8], dir: &Path) -> Vec<String> {
-    lines_of(text, dir, DEEPEST)
-}
-
-fn lines_of(text: &[u8], dir: &Path, depth: usize) -> Vec<String> {
-    let lines = String::from_utf8_lossy(text);
+pub(super) fn lines(text: &[u8], dir: &Path, depth: usize) -> Vec<String> {
+    let text = String::from_utf8_lossy(text);
     let of = |line: &str| {
         let line = line.split('#').next().unwrap_or_default().trim();
         let (key, name) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
@@ -26,10 +22,10 @@ fn lines_of(text: &[u8], dir: &Path, depth: usize) -> Vec<String> {
         }
         let files = matching(dir.join(name.trim())).into_iter();
         let texts = files.map(|file| fs::read(file).unwrap_or_default());
-        let all = texts.flat_map(|text| lines_of(&text, dir, depth - 1));
+        let all = texts.flat_map(|text| lines(&text, dir, depth - 1));
         all.collect()
     };
-    lines.lines().flat_map(of).collect()
+    text.lines().flat_map(of).collect()
 }
 
 /// The files that an include names. Slurm takes patterns in plugstack.conf, by the rules of sh.
@@ -51,7 +47,8 @@ impl Conf {
             let (key, value) = line.split_once('=')?;
             Some((key.trim().to_ascii_lowercase(), value.trim().to_owned()))
         };
-        Self(lines(text, dir).into_iter().filter_map(pair).collect())
+        let lines = lines(text, dir, DEEPEST).into_iter();
+        Self(lines.filter_map(pair).collect())
     }
 
     /// An unreadable file counts as empty.

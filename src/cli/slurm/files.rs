@@ -178,7 +178,7 @@ fn lacks(config: &str, node: &str) -> Vec<String> {
     };
     let text = fs::read(&stack).unwrap_or_default();
     let dir = Path::new(&stack).parent().unwrap_or(Path::new("/"));
-    let lines = conf::lines(&text, dir);
+    let lines = conf::lines(&text, dir, conf::DEEPEST);
     let plugin = lines.iter().find_map(|line| {
         let mut words = line.split_whitespace();
         words.find(|w| w.ends_with("gshare_spank.so"))
@@ -219,7 +219,15 @@ fn lacks(config: &str, node: &str) -> Vec<String> {
             "this node has Gres={resources}: it needs gpu:N and shard:M, with the same number of shards for each GPU"
         ));
     } else {
-        missing.extend(rules_lack(conf, shards / gpus));
+        let per_gpu = shards / gpus;
+        let counted = lists(value(config, "AccountingStorageTRES"), "gres/shard");
+        if value(config, "AccountingStorageType").ends_with("slurmdbd") && !counted {
+            missing.push(format!(
+                "slurm.conf: slurmdbd does not count shards: add AccountingStorageTRES=gres/gpu,gres/shard; to bill \
+                 them, add TRESBillingWeights=\"GRES/gpu={per_gpu},GRES/shard=1\" to the partitions"
+            ));
+        }
+        missing.extend(rules_lack(conf, per_gpu));
     }
     missing
 }
@@ -381,6 +389,14 @@ mod tests {
             config.replace("Epilog =", "Epilog[1] =")
         );
         assert_eq!(lacks(&several, node), [""; 0]);
+        let accounts = "AccountingStorageType = accounting_storage/slurmdbd\nAccountingStorageTRES = cpu,gres/gpu\n";
+        let uncounted = lacks(&format!("{config}{accounts}"), node);
+        assert_eq!(uncounted.len(), 1, "{uncounted:?}");
+        assert!(
+            uncounted[0].contains("AccountingStorageTRES=gres/gpu,gres/shard")
+                && uncounted[0].contains("GRES/gpu=8,GRES/shard=1"),
+            "{uncounted:?}"
+        );
         // As an earlier gshare printed it.
         file("cli_filter.lua", &filter.replace("by_task", "by_tasks"));
         let old = lacks(&config, node);
