@@ -185,9 +185,7 @@ fn kill_ends_every_process_of_a_claim() {
 
 #[test]
 fn only_root_and_the_groups_of_the_config_may() {
-    if !root("only_root_and_the_groups_of_the_config_may") {
-        return;
-    }
+    root!("only_root_and_the_groups_of_the_config_may");
     let games = Command::new("getent").args(["group", "games"]).output();
     let games = String::from_utf8(games.expect("getent runs").stdout).expect("UTF-8");
     let Some(gid) = games.split(':').nth(2).map(str::to_owned) else {

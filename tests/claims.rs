@@ -204,9 +204,7 @@ fn place_of(station: &Station, class: &str) -> Option<i32> {
 
 #[test]
 fn a_lease_is_told_on_the_terminal_put_off_and_ends_after_a_grace_with_124() {
-    if !root("a_lease_is_told_on_the_terminal_put_off_and_ends_after_a_grace_with_124") {
-        return;
-    }
+    root!("a_lease_is_told_on_the_terminal_put_off_and_ends_after_a_grace_with_124");
     let station = station_with(|o| {
         o.config = "[claims]\nlease-warning = \"1s\"\nlease-grace = \"2s\"\n".to_owned();
         o.tick = "0.2s".to_owned();
@@ -297,9 +295,7 @@ fn a_claim_without_a_command_has_an_end_and_no_library_can_be_forbidden() {
 /// process belongs to no claim".
 #[test]
 fn a_lease_that_ends_beside_the_gpu_is_told_and_so_is_each_later_call() {
-    if !root("a_lease_that_ends_beside_the_gpu_is_told_and_so_is_each_later_call") {
-        return;
-    }
+    root!("a_lease_that_ends_beside_the_gpu_is_told_and_so_is_each_later_call");
     // The device filter refuses the GPU, or without one the library.
     for cgroups in [true, false] {
         ended_beside_the_gpu(cgroups);
@@ -802,9 +798,7 @@ fn takes_memory_while_it_ends(station: &Station, input: &File, out: &PathBuf) {
 
 #[test]
 fn a_leftover_without_gpu_memory_loses_the_gpu_and_lives() {
-    if !root("a_leftover_without_gpu_memory_loses_the_gpu_and_lives") {
-        return;
-    }
+    root!("a_leftover_without_gpu_memory_loses_the_gpu_and_lives");
     let station = station();
     // Says of each node what the kernel says.
     let node = station.sim_dir().join("dev/nvidia0");

@@ -10,7 +10,7 @@ use gshare::station::Station;
 use gshare_proto::{Call, Reply};
 use support::machine::remove_below;
 use support::users::{Users, as_user};
-use support::{FULL, Raw, SOON, all_ended, ok, root, run, station, until};
+use support::{FULL, Raw, SOON, all_ended, is_root, ok, root, run, station, until};
 
 mod later;
 mod slices;
@@ -33,7 +33,7 @@ impl Image {
 
     /// With additional lines of a Dockerfile, and changed files.
     fn make_with(test: &str, words: &[&str], change: impl FnOnce(&Path)) -> Option<Self> {
-        if !root(test) {
+        if !is_root(test) {
             return None;
         }
         let version = Command::new("podman").arg("--version").output();
@@ -457,7 +457,7 @@ fn a_container_that_was_made_before_is_held_where_a_claim_starts_it() {
 /// An image of apptainer, `image` in the directory. Prints why it skips if there is no apptainer.
 pub(crate) fn apptainer(test: &str) -> Option<tempfile::TempDir> {
     let version = Command::new("apptainer").arg("--version").output();
-    if !root(test) {
+    if !is_root(test) {
         return None;
     }
     if !version.is_ok_and(|o| o.status.success()) {
@@ -542,9 +542,7 @@ impl Home {
 /// If docker's daemon supports only slices and systemd keeps no claims, it is refused before anything runs.
 #[test]
 fn docker_is_refused_where_there_can_be_no_slice() {
-    if !root("docker_is_refused_where_there_can_be_no_slice") {
-        return;
-    }
+    root!("docker_is_refused_where_there_can_be_no_slice");
     let station = station();
     let dir = tempfile::tempdir().expect("a directory");
     let docker = dir.path().join("docker");

@@ -18,7 +18,8 @@ use gshare_proto::{ClaimState, Grade, HealthView};
 use gshare_sim_board::Health;
 use nix::sys::signal::Signal;
 use support::{
-    MIB, Raw, SOON, all_ended, board, claim, claim_of, quick, root, station, tried, until, words,
+    MIB, Raw, SOON, all_ended, board, claim, claim_of, is_root, quick, root, station, tried, until,
+    words,
 };
 
 // Failures around the service: a full disk, a lost GPU, a driver that hangs, a second service, a restart at a bad
@@ -61,9 +62,7 @@ impl Drop for SmallDisk {
 
 #[test]
 fn a_full_disk_refuses_claims_in_words_and_keeps_none_that_ended() {
-    if !root("a_full_disk_refuses_claims_in_words_and_keeps_none_that_ended") {
-        return;
-    }
+    root!("a_full_disk_refuses_claims_in_words_and_keeps_none_that_ended");
     let mut station = station();
     station.stop_service(Signal::SIGTERM).expect("stopped");
     let disk = SmallDisk::mount(&station.dir().join("state"));
@@ -104,9 +103,7 @@ fn a_full_disk_refuses_claims_in_words_and_keeps_none_that_ended() {
 
 #[test]
 fn no_room_for_pages_refuses_claims_and_the_service_lives() {
-    if !root("no_room_for_pages_refuses_claims_and_the_service_lives") {
-        return;
-    }
+    root!("no_room_for_pages_refuses_claims_and_the_service_lives");
     let station = station();
     let claims = station.dir().join("run/claims");
     let disk = SmallDisk::mount(&claims);
@@ -280,9 +277,7 @@ fn a_member_that_has_just_died_never_counts_as_unclaimed() {
 /// the page is all that it has. The other process must not be ended.
 #[test]
 fn a_forged_page_turns_the_service_against_nobody() {
-    if !root("a_forged_page_turns_the_service_against_nobody") {
-        return;
-    }
+    root!("a_forged_page_turns_the_service_against_nobody");
     let mut station = station();
     let mut raw = Raw::claim(
         &station,
@@ -525,7 +520,7 @@ fn broken_in_five_ways_every_program_starts_and_claimed_ones_say_what_is_missing
     assert!(told.contains("Permission denied"), "{told}");
     mode(0o666);
 
-    if root("the full disk") {
+    if is_root("the full disk") {
         station.stop_service(Signal::SIGTERM).expect("stopped");
         let disk = SmallDisk::mount(&station.dir().join("state"));
         station.start_service().expect("starts on the small disk");

@@ -17,7 +17,7 @@ use nix::unistd::Pid;
 use serde_json::Value;
 use support::terminal::Terminal;
 use support::users::{Users, as_user};
-use support::{GSHARE, SOON, alone, root, until};
+use support::{GSHARE, SOON, alone, is_root, until};
 
 // `gshare demo --headless`: its output matches the simulated GPUs. One demo at a time: each keeps a processor busy.
 
@@ -276,8 +276,9 @@ impl Drop for Played {
 /// Without root there are no device filters: only gshare's library hides the other GPUs from the notebooks.
 #[test]
 fn without_root_the_later_scenes_play_as_well() {
-    if !root("without_root_the_later_scenes_play_as_well (the other scenes' test plays them then)")
-    {
+    if !is_root(
+        "without_root_the_later_scenes_play_as_well (the other scenes' test plays them then)",
+    ) {
         return;
     }
     let users = Users::some(1);

@@ -370,9 +370,7 @@ fn gpu_of(station: &Station, raw: &Raw) -> u32 {
 
 #[test]
 fn a_layout_is_made_used_by_two_claims_refused_while_in_use_and_removed() {
-    if !root("dividing a GPU") {
-        return;
-    }
+    root!("dividing a GPU");
     let mut station = workstation(&["h100", "h100"], "");
     let said = ok(&station, &["admin", "mig", "1", CUT, "--dry-run"]);
     assert!(said.contains("would switch GPU 1 to MIG"), "{said}");
@@ -479,9 +477,7 @@ fn a_layout_is_made_used_by_two_claims_refused_while_in_use_and_removed() {
 /// The RTX PRO 6000 has profiles with graphics, with all media engines and with none; each of its decoders is there once.
 #[test]
 fn profiles_with_graphics_and_media_engines_are_named_made_and_refused() {
-    if !root("dividing a GPU") {
-        return;
-    }
+    root!("dividing a GPU");
     let station = workstation(&["rtxpro6000"], "");
     let divided = |layout: &str| {
         ok(&station, &["admin", "mig", "0", layout]);
@@ -521,9 +517,7 @@ fn profiles_with_graphics_and_media_engines_are_named_made_and_refused() {
 
 #[test]
 fn a_boot_takes_the_instances_and_the_configuration_makes_them_anew_with_all_that_was_theirs() {
-    if !root("dividing a GPU") {
-        return;
-    }
+    root!("dividing a GPU");
     let config = format!("[gpu.0]\nmig = \"{CUT}\"\n");
     // In order, and not.
     for (model, end) in [("h100", Signal::SIGTERM), ("a100-80gb", Signal::SIGKILL)] {
@@ -589,9 +583,7 @@ fn a_boot_takes_the_instances_and_the_configuration_makes_them_anew_with_all_tha
 
 #[test]
 fn a_service_that_dies_at_any_step_ends_with_what_was_asked_for_also_with_a_boot_between() {
-    if !root("dividing a GPU") {
-        return;
-    }
+    root!("dividing a GPU");
     let mut station = workstation(&["h100"], "");
     let (one, other) = ("3g.40gb+2g.20gb", "7g.80gb");
     for (step, from, to) in [
@@ -642,9 +634,7 @@ fn a_service_that_dies_at_any_step_ends_with_what_was_asked_for_also_with_a_boot
 
 #[test]
 fn a_gpu_that_cannot_be_divided_says_so() {
-    if !root("dividing a GPU") {
-        return;
-    }
+    root!("dividing a GPU");
     let station = workstation(&["rtx4090"], "");
     let text = refused(&station, &["admin", "mig", "0", "1g.10gb"]);
     assert!(text.contains("the driver cannot divide this GPU"), "{text}");

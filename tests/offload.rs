@@ -162,9 +162,7 @@ fn suspended(station: &Station) -> (Raw, String, String, Counter) {
 
 #[test]
 fn suspended_processes_stand_still_and_resume_where_they_stopped() {
-    if !support::root("suspended_processes_stand_still_and_resume_where_they_stopped") {
-        return;
-    }
+    support::root!("suspended_processes_stand_still_and_resume_where_they_stopped");
     let station = station();
     let (mut raw, sum, id, counter) = suspended(&station);
     let view = claim(&station, raw.pid());
@@ -197,9 +195,7 @@ fn suspended_processes_stand_still_and_resume_where_they_stopped() {
 
 #[test]
 fn a_suspended_claim_that_is_released_runs_again_to_end() {
-    if !support::root("a_suspended_claim_that_is_released_runs_again_to_end") {
-        return;
-    }
+    support::root!("a_suspended_claim_that_is_released_runs_again_to_end");
     let station = station();
     let (mut raw, _, id, counter) = suspended(&station);
     stands_still(raw.pid());
@@ -448,7 +444,7 @@ fn all_processes_of_a_claim_leave_come_back_stop_and_move_as_one() {
         assert_eq!(by_gpu(&station, raw.pid()), [0, *held]);
     }
     three.whole(&station, "after move");
-    if support::root("suspend") {
+    if support::is_root("suspend") {
         ok(&station, &["suspend", &id]);
         assert_eq!(three.on(&station), nothing);
         for raw in &mut three.raws {
@@ -720,9 +716,7 @@ fn nccl_says_so_from_when_it_joins_gpus() {
 
 #[test]
 fn mps_says_so_from_the_start() {
-    if !support::root("mps_says_so_from_the_start") {
-        return;
-    }
+    support::root!("mps_says_so_from_the_start");
     let keys = "[gpu.0]\nmode = \"mps\"\n[gpu.1]\nmode = \"mps\"\n";
     let station = station_of(2, keys);
     let raw = Raw::claim(&station, &["-q", "-g", "0.5"]);
@@ -868,7 +862,7 @@ fn whatever_the_driver_refuses_leaves_a_claim_whole_on_one_side() {
     let (mut raw, sum) = holder(&station, &ON_GPU_0);
     let id = claim(&station, raw.pid()).id;
     let held = on_gpus(&station, raw.pid());
-    let suspends = support::root("suspend");
+    let suspends = support::is_root("suspend");
     let levers = ["offload", "suspend"]
         .into_iter()
         .filter(|l| suspends || *l == "offload");
@@ -1174,7 +1168,7 @@ fn a_thread_that_is_stuck_in_the_driver_keeps_its_claim_where_it_is() {
         (claim(&station, raw.pid()).launches? > 0).then_some(())
     });
     let held = on_gpus(&station, raw.pid());
-    let suspends = support::root("suspend");
+    let suspends = support::is_root("suspend");
     let levers: [&[&str]; 3] = [
         &["offload", &id],
         &["move", &id, "--gpu", "1"],
@@ -1244,9 +1238,7 @@ fn mark(pid: u32, entry: u32) {
 
 #[test]
 fn a_thread_found_in_the_driver_after_the_lock_means_that_all_run_again_at_once() {
-    if !support::root("a_thread_found_in_the_driver_after_the_lock") {
-        return;
-    }
+    support::root!("a_thread_found_in_the_driver_after_the_lock");
     let station = station_of(2, "");
     let (mut raw, sum) = holder(&station, &ON_GPU_0);
     let id = claim(&station, raw.pid()).id;
@@ -1443,14 +1435,14 @@ fn killed_between_any_two_steps_of_attach_the_service_finds_the_claim_again() {
 
 #[test]
 fn killed_between_any_two_steps_of_suspend_the_service_finds_the_claim_again() {
-    if support::root("killed_between_any_two_steps_of_suspend") {
+    if support::is_root("killed_between_any_two_steps_of_suspend") {
         Two::new().dies_at_each(&["suspend"], &BACK);
     }
 }
 
 #[test]
 fn killed_between_any_two_steps_of_resume_the_service_finds_the_claim_again() {
-    if support::root("killed_between_any_two_steps_of_resume") {
+    if support::is_root("killed_between_any_two_steps_of_resume") {
         Two::new().dies_at_each(&["resume"], &OUT);
     }
 }

@@ -20,7 +20,7 @@ use support::terminal::Terminal;
 use support::users::{Users, account, as_user, reachable};
 use support::{
     DENIED, FULL, MIB, OPEN, Raw, SOON, all_ended, board, board_bytes, claim, claim_of, doctor_row,
-    example, root, run, station, station_with, text, tried, until, words,
+    example, is_root, root, run, station, station_with, text, tried, until, words,
 };
 
 // GPU processes without a claim: shown, accounted to their owners, or kept from the GPUs.
@@ -303,9 +303,7 @@ fn a_process_on_a_gpu_that_others_have_in_full_is_adopted_and_over_its_limit() {
 
 #[test]
 fn an_adopted_process_opens_no_other_gpu_and_neither_does_what_it_starts() {
-    if !root("an_adopted_process_opens_no_other_gpu_and_neither_does_what_it_starts") {
-        return;
-    }
+    root!("an_adopted_process_opens_no_other_gpu_and_neither_does_what_it_starts");
     for strict in [false, true] {
         let station = station_with(|o| {
             o.tick = "0.1s".to_owned();
@@ -350,9 +348,7 @@ fn adopts_and_restricts(station: &Station) {
 
 #[test]
 fn only_its_owner_and_root_make_a_process_a_claim() {
-    if !root("only_its_owner_and_root_make_a_process_a_claim") {
-        return;
-    }
+    root!("only_its_owner_and_root_make_a_process_a_claim");
     let station = with_policy("");
     let as_user = |uid: u32, words: &[&str]| {
         use std::os::unix::process::CommandExt;
@@ -415,7 +411,7 @@ struct Places {
 impl Places {
     fn make() -> Option<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        if !root("deny needs root and cgroups; it") {
+        if !is_root("deny needs root and cgroups; it") {
             return None;
         }
         let mount = Mount::find().expect("mounted");
@@ -952,9 +948,7 @@ fn job_opens(job: &Job, station: &Station, gpus: &[u32]) -> Vec<String> {
 
 #[test]
 fn a_claim_on_behalf_holds_what_runs_below_a_cgroup_and_leaves_it_where_it_is() {
-    if !root("claims on behalf") {
-        return;
-    }
+    root!("claims on behalf");
     let users = Users::make();
     let (ada, bob) = (users.uid(0), users.uid(1));
     let mut station = station();
@@ -1117,9 +1111,7 @@ fn a_claim_on_behalf_holds_what_runs_below_a_cgroup_and_leaves_it_where_it_is() 
 
 #[test]
 fn a_claim_on_behalf_waits_for_its_cgroup_outlives_its_programs_and_ends_with_the_cgroup() {
-    if !root("claims on behalf") {
-        return;
-    }
+    root!("claims on behalf");
     let users = Users::some(1);
     let ada = users.uid(0);
     let station = station();
@@ -1162,9 +1154,7 @@ fn remove(cgroup: &Path, step: &PathBuf) {
 /// A caller that asks again after a death gets the same claim; a second release removes it and its filter.
 #[test]
 fn a_death_at_any_step_leaves_one_claim_on_behalf_or_none() {
-    if !root("claims on behalf") {
-        return;
-    }
+    root!("claims on behalf");
     let users = Users::some(1);
     let ada = users.uid(0);
     let mut station = station();

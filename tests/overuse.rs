@@ -123,9 +123,7 @@ fn memory_that_nobody_counts_freezes_the_claim_and_warns_its_owner() {
 /// is treated like any other that bypasses it. If it knows the driver by its name only, it finds none.
 #[test]
 fn a_program_with_the_set_user_id_bit_has_no_library_and_is_seen_by_what_it_uses() {
-    if !root("a_program_with_the_set_user_id_bit_has_no_library_and_is_seen_by_what_it_uses") {
-        return;
-    }
+    root!("a_program_with_the_set_user_id_bit_has_no_library_and_is_seen_by_what_it_uses");
     let (users, station) = (Users::some(1), station(""));
     let program = station.dir().join("bin/set-root");
     copy_program(example("raw_client"), &program);
@@ -417,9 +415,7 @@ fn what_kernels_start_is_held_against_nobody() {
 
 #[test]
 fn a_gpu_that_a_member_has_open_from_before_counts_against_the_claim() {
-    if !root("a_gpu_that_a_member_has_open_from_before_counts_against_the_claim") {
-        return;
-    }
+    root!("a_gpu_that_a_member_has_open_from_before_counts_against_the_claim");
     let station = station("unclaimed = \"observe\"\n");
     // Without cgroups a shell joins a claim with all that it has started; here the kernel moves the process.
     let mut outside = Raw::outside(&station);
@@ -445,9 +441,7 @@ fn a_gpu_that_a_member_has_open_from_before_counts_against_the_claim() {
 
 #[test]
 fn the_warning_comes_to_the_terminal_of_the_claim() {
-    if !root("the_warning_comes_to_the_terminal_of_the_claim") {
-        return;
-    }
+    root!("the_warning_comes_to_the_terminal_of_the_claim");
     let station = station("");
     let command = around(&station, &["-g", "0.25", "--gpu-ids", "0"]);
     let mut terminal = Terminal::start(&command, 24, 200);
@@ -459,9 +453,7 @@ fn the_warning_comes_to_the_terminal_of_the_claim() {
 
 #[test]
 fn a_driver_with_memory_limits_of_its_own_refuses_whatever_way_was_taken() {
-    if !root("a_driver_with_memory_limits_of_its_own_refuses_whatever_way_was_taken") {
-        return;
-    }
+    root!("a_driver_with_memory_limits_of_its_own_refuses_whatever_way_was_taken");
     let station = station_with(|o| {
         o.tick = "0.1s".to_owned();
         o.driver = Some("615.71.09".to_owned());

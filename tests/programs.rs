@@ -685,9 +685,7 @@ fn children_from_before_and_after_the_grant_have_the_same_part() {
 
 #[test]
 fn it_is_a_client_where_caps_are_strict_too() {
-    if !root("it_is_a_client_where_caps_are_strict_too") {
-        return;
-    }
+    root!("it_is_a_client_where_caps_are_strict_too");
     let station = through_mps(true);
     let mut lazy = Raw::start(lazily(&station, &["-g", "0.25"]));
     assert_eq!(
@@ -1078,9 +1076,7 @@ fn opened(command: &mut Command, dir: &Path) -> Vec<String> {
 
 #[test]
 fn filters_follow_a_reload_of_the_drivers_modules() {
-    if !root("device nodes of MIG capabilities") {
-        return;
-    }
+    root!("device nodes of MIG capabilities");
     let station = station_with(|o| {
         o.tick = "0.1s".to_owned();
         o.gpus = vec!["a100-80gb:1g.10gb+2g.20gb".to_owned()];

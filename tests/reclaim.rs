@@ -326,9 +326,7 @@ fn what_was_not_claimed_with_requeue_is_ended_last_and_only_where_that_is_allowe
 
 #[test]
 fn people_are_told_on_their_terminal_before_anything_is_taken() {
-    if !root("people_are_told_on_their_terminal") {
-        return;
-    }
+    root!("people_are_told_on_their_terminal");
     let station = station_of(1, &keys([0.1, 0.9], "countdown = \"7s\"\n"));
     let mut command = station.command();
     command.args(["claim", "-q", "-g", "1", "--project", "p1", "--"]);
@@ -621,9 +619,7 @@ fn a_service_that_dies_in_the_countdown_goes_on_where_it_was() {
 fn borrowed_gpus_go_back_to_the_project_that_is_guaranteed_them_and_its_jobs_resume() {
     let quotas = "[projects]\np1 = { users = [\"root\"] }\np2 = { users = [\"root\"] }\n\
                   [quotas]\n\"project:p1\" = { gpus = 2.0 }\n\"project:p2\" = { gpus = 2.0 }\n";
-    if !root("borrowed_gpus_go_back") {
-        return;
-    }
+    root!("borrowed_gpus_go_back");
     let station = seeded(4, quotas);
     let job = |project: &'static str| ["-q", "-g", "1", "--project", project];
     let mut jobs: Vec<(Raw, String)> = (0..4).map(|_| bursting(&station, &job("p1"), 32)).collect();
@@ -1100,9 +1096,7 @@ fn memory_that_processes_share_is_told_too_and_an_instance_keeps_its_size() {
 fn a_kernel_that_is_ended_is_started_anew_by_jupyter_and_may_claim_again() {
     let test = "a_kernel_that_is_ended_is_started_anew_by_jupyter_and_may_claim_again";
     let Some(bin) = python::bin(test) else { return };
-    if !root(test) {
-        return;
-    }
+    root!(test);
     let _alone = alone();
     let station = kept_on_gpu("release");
     let mut notebook = Notebook::start(&station, &bin);

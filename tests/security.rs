@@ -58,9 +58,7 @@ fn drained(station: &Station, gpu: usize) -> bool {
 /// C1: root started its daemon, and wrote, in a directory in which a user had put links.
 #[test]
 fn root_works_in_no_directory_of_mps_that_a_user_can_write() {
-    if !root("claims of two users") {
-        return;
-    }
+    root!("claims of two users");
     let users = Users::make();
     let station = station_with(|o| {
         o.gpus = vec!["h100".to_owned()];
@@ -190,9 +188,7 @@ fn no_gpu_is_sick_for_what_a_user_has_the_kernel_log() {
 /// H2: opening a file on which a member has a lease waits for 45 seconds.
 #[test]
 fn a_member_does_not_keep_the_service_from_starting() {
-    if !root("a claim of a user, and the start of the service") {
-        return;
-    }
+    root!("a claim of a user, and the start of the service");
     let users = Users::make();
     let mut station = station();
     let script = r#"use POSIX; $SIG{IO} = "IGNORE"; $| = 1;
@@ -229,9 +225,7 @@ fn a_member_does_not_keep_the_service_from_starting() {
 /// M4: root in a container, or below a claim, is not the machine's root.
 #[test]
 fn root_in_a_container_or_in_a_claim_is_no_administrator() {
-    if !root("namespaces and another user's claim") {
-        return;
-    }
+    root!("namespaces and another user's claim");
     let users = Users::make();
     let station = station();
     let gshare = station.command();
@@ -327,9 +321,7 @@ fn start_mapped(mut command: Command) -> Child {
 /// H6: one person with a range in /etc/subuid was 65,536 users.
 #[test]
 fn a_user_is_one_user_under_all_their_subordinate_numbers() {
-    if !root("accounts and their namespaces") {
-        return;
-    }
+    root!("accounts and their namespaces");
     let users = Users::make();
     let first = 700_000_000 + 100_000 * (std::process::id() % 30_000);
     account(
@@ -373,9 +365,7 @@ fn a_user_is_one_user_under_all_their_subordinate_numbers() {
 /// M2: whether a kernel counted as shut down revealed the existence of files to anybody.
 #[test]
 fn files_of_users_are_looked_at_with_their_rights() {
-    if !root("a user, and a directory that is closed to them") {
-        return;
-    }
+    root!("a user, and a directory that is closed to them");
     let users = Users::make();
     let station = station();
     let hidden = tempfile::tempdir().expect("a directory");
@@ -416,9 +406,7 @@ fn files_of_users_are_looked_at_with_their_rights() {
 /// A claim bypassed the limits of a batch job or a container.
 #[test]
 fn a_claim_is_no_way_out_of_a_job_or_a_container() {
-    if !root("cgroups of other managers") {
-        return;
-    }
+    root!("cgroups of other managers");
     let users = Users::make();
     let station = station();
     let uid = users.uid(0);
@@ -502,9 +490,7 @@ fn a_claim_is_no_way_out_of_a_job_or_a_container() {
 /// Root removes the package: links in the removed directories lead nowhere.
 #[test]
 fn the_package_removes_its_own_and_follows_no_link() {
-    if !root("a mount namespace") {
-        return;
-    }
+    root!("a mount namespace");
     let precious = tempfile::tempdir().expect("a directory");
     let file = precious.path().join("file");
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("config/deb/postrm");
@@ -530,9 +516,7 @@ fn the_package_removes_its_own_and_follows_no_link() {
 /// A restarted kernel is the new command of its claim, but does not leave its job.
 #[test]
 fn a_kernel_that_starts_again_takes_its_claim_and_leaves_no_job() {
-    if !root("cgroups of other managers") {
-        return;
-    }
+    root!("cgroups of other managers");
     let users = Users::make();
     let station = station();
     let uid = users.uid(0);
@@ -594,9 +578,7 @@ fn with_number(pid: u32, uid: u32) -> Option<Child> {
 #[test]
 fn a_process_number_that_is_used_again_gives_nobody_somebody_elses_program() {
     let test = "a_process_number_that_is_used_again_gives_nobody_somebody_elses_program";
-    if !root(test) {
-        return;
-    }
+    root!(test);
     let users = Users::make();
     let station = station();
     let service = Pid::from_raw(station.service_pid().expect("runs").cast_signed());
@@ -805,9 +787,7 @@ fn hostile_names_from_nvml_are_shown_plain() {
 /// An upgrade finds directories of another user.
 #[test]
 fn a_state_directory_of_somebody_else_is_not_used() {
-    if !root("directories of another user") {
-        return;
-    }
+    root!("directories of another user");
     let users = Users::make();
     for name in ["state", "run"] {
         let mut station = station();
@@ -849,9 +829,7 @@ fn open_nodes(station: &Station, uid: u32, gpu: &str) -> Vec<String> {
 
 #[test]
 fn a_member_opens_its_own_gpu_only_also_after_the_service_was_killed() {
-    if !root("a_member_opens_its_own_gpu_only_also_after_the_service_was_killed") {
-        return;
-    }
+    root!("a_member_opens_its_own_gpu_only_also_after_the_service_was_killed");
     let users = Users::make();
     let mut station = station();
     let expect = |gpu: usize| -> Vec<String> {
@@ -885,9 +863,7 @@ fn a_member_opens_its_own_gpu_only_also_after_the_service_was_killed() {
 
 #[test]
 fn a_claim_is_its_owners_alone() {
-    if !root("a_claim_is_its_owners_alone") {
-        return;
-    }
+    root!("a_claim_is_its_owners_alone");
     let users = Users::make();
     let station = station();
     let mut owned = member_as(&station, users.uid(0), &["-g", "0.25", "--name", "mine"]);
@@ -964,9 +940,7 @@ fn a_claim_is_its_owners_alone() {
 fn who_came_by_su_reads_it_on_the_terminal_that_he_came_by_if_his_programs_write_there() {
     let name =
         "who_came_by_su_reads_it_on_the_terminal_that_he_came_by_if_his_programs_write_there";
-    if !root(name) {
-        return;
-    }
+    root!(name);
     let users = Users::make();
     let station = station();
     let start = |by: &str, gpu: &str, streams: &str| {
@@ -1009,9 +983,7 @@ fn who_came_by_su_reads_it_on_the_terminal_that_he_came_by_if_his_programs_write
 /// On a file server that maps root to nobody (NFS with root_squash) root cannot read users' homes.
 #[test]
 fn a_home_that_root_cannot_read_is_no_hindrance() {
-    if !root("a_home_that_root_cannot_read_is_no_hindrance") {
-        return;
-    }
+    root!("a_home_that_root_cannot_read_is_no_hindrance");
     let users = Users::make();
     let mut station = station();
     let home = tempfile::tempdir().expect("a directory");
@@ -1258,9 +1230,7 @@ fn half_lines_on_thousands_of_connections_cost_little() {
 
 #[test]
 fn others_see_the_program_and_its_script_but_no_further_arguments() {
-    if !root("others_see_the_program_and_its_script_but_no_further_arguments") {
-        return;
-    }
+    root!("others_see_the_program_and_its_script_but_no_further_arguments");
     // Without `names = "all"` even these are hidden: `others_see_program_and_script_and_owners_all` in
     // src/daemon/viewer.rs.
     let station = station_with(|o| o.config = "[privacy]\nnames = \"all\"\n".to_owned());
@@ -1378,9 +1348,7 @@ fn no_command_line_and_no_directory_is_on_disk() {
 
 #[test]
 fn the_log_of_a_claim_is_for_its_owner_and_root() {
-    if !root("the_log_of_a_claim_is_for_its_owner_and_root") {
-        return;
-    }
+    root!("the_log_of_a_claim_is_for_its_owner_and_root");
     let station = station();
     let log = |uid: u32| {
         let mut command = station.command();
@@ -1442,9 +1410,7 @@ fn answers_come_in_the_order_of_the_questions() {
 
 #[test]
 fn notices_of_one_user_leave_room_for_those_of_others() {
-    if !root("notices_of_one_user_leave_room_for_those_of_others") {
-        return;
-    }
+    root!("notices_of_one_user_leave_room_for_those_of_others");
     let station = station();
     let mut wire = Wire::open(&station);
     let granted = wire.ask(&json!({"op": "claim", "gpus_milli": 100, "hold": true}));

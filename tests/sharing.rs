@@ -16,8 +16,8 @@ use gshare_sim_board::{Fault, ProcessSnapshot};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use support::{
-    GSHARE, Raw, SOON, all_ended, board, claim, claim_of, doctor_row, ok, root, run, station_with,
-    text, until,
+    GSHARE, Raw, SOON, all_ended, board, claim, claim_of, doctor_row, is_root, ok, root, run,
+    station_with, text, until,
 };
 
 // How GPUs are shared: one claim at a time, side by side, in instances.
@@ -141,7 +141,7 @@ fn the_stopped_the_frozen_and_the_dead_are_in_nobodys_way() {
     comes_to(&station, &[&a, &b], "beside one that is stopped", 1.0);
     b.signal(Signal::SIGCONT);
     comes_to(&station, &[&a, &b], "it goes on", 0.5);
-    if root("a frozen cgroup") {
+    if is_root("a frozen cgroup") {
         let groups = std::fs::read_to_string(format!("/proc/{}/cgroup", b.0.id())).expect("there");
         let own = groups
             .lines()
@@ -307,9 +307,7 @@ fn admin(station: &Station, args: &[&str]) -> Output {
 
 #[test]
 fn two_users_have_a_quarter_and_a_half_side_by_side() {
-    if !root("two users through one MPS server") {
-        return;
-    }
+    root!("two users through one MPS server");
     let station = workstation("multi-user = \"accept\"");
     let mut ada = client(&station, ADA, &["-g", "0.25"]);
     let mut bob = client(&station, BOB, &["-g", "0.5"]);
@@ -345,9 +343,7 @@ fn two_users_have_a_quarter_and_a_half_side_by_side() {
 /// and known to a restarted service.
 #[test]
 fn what_a_context_costs_through_mps_is_learnt_from_its_clients() {
-    if !root("clients of MPS") {
-        return;
-    }
+    root!("clients of MPS");
     let mut station = workstation("");
     let cost = board(&station).snapshot().gpus[0].model.context_overhead;
     let charge = |station: &Station, raw: &Raw| {
@@ -385,9 +381,7 @@ fn what_a_context_costs_through_mps_is_learnt_from_its_clients() {
 
 #[test]
 fn a_fault_reaches_the_other_owner_in_words_and_the_gpu_recovers() {
-    if !root("two users through one MPS server") {
-        return;
-    }
+    root!("two users through one MPS server");
     let station = workstation("multi-user = \"accept\"");
     let mut ada = client(&station, ADA, &["-g", "0.25"]);
     let mut bob = client(&station, BOB, &["-g", "0.5"]);
@@ -424,9 +418,7 @@ fn a_fault_reaches_the_other_owner_in_words_and_the_gpu_recovers() {
 /// still lives, and the neighbour's continues.
 #[test]
 fn admin_kill_ends_the_work_through_mps_before_it_signals() {
-    if !root("two users through one MPS server") {
-        return;
-    }
+    root!("two users through one MPS server");
     let station = workstation("multi-user = \"accept\"");
     let mut command = station.command();
     command
@@ -463,9 +455,7 @@ fn admin_kill_ends_the_work_through_mps_before_it_signals() {
 
 #[test]
 fn a_dead_server_is_noticed_and_its_claims_are_kept_by_policy() {
-    if !root("a server of another user") {
-        return;
-    }
+    root!("a server of another user");
     let station = workstation("on-fault = \"keep\"");
     let mut ada = client(&station, ADA, &["-g", "0.25", "--name", "run"]);
     assert_eq!(ada.ask("sms"), "ok 32");
@@ -503,9 +493,7 @@ fn a_dead_server_is_noticed_and_its_claims_are_kept_by_policy() {
 
 #[test]
 fn one_user_at_a_time_without_multi_user_and_a_program_beside_mps_is_noticed() {
-    if !root("claims of two users") {
-        return;
-    }
+    root!("claims of two users");
     let station = workstation("");
     let ada = client(&station, ADA, &["-g", "0.25"]);
     let mut command = station.command();
@@ -671,9 +659,7 @@ fn auto_runs_batch_of_one_owner_side_by_side_and_interactive_claims_in_turns() {
 
 #[test]
 fn the_sockets_of_a_server_for_one_user_are_his_alone() {
-    if !root("directories of two users") {
-        return;
-    }
+    root!("directories of two users");
     let station = workstation("");
     let ada = client(&station, ADA, &["-g", "0.25"]);
     let pipe = station.dir().join("run/mps/0/pipe");

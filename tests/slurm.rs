@@ -22,9 +22,11 @@ use gshare_proto::ClaimView;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use support::users::{Users, as_user, reachable};
-use support::{FULL, GIB, Random, Raw, SOON, board, root, station_with, text, until, words};
+use support::{FULL, GIB, Random, Raw, SOON, board, is_root, station_with, text, until, words};
 
 const HEADER: &str = "/usr/include/slurm/spank.h";
+/// From the site's directory.
+const TOML: &str = "../gshare.toml";
 
 /// How slurmd contains jobs.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -145,14 +147,19 @@ impl Slurm {
 
     /// Lets requeued jobs wait for 10 s in place of 120 s.
     fn requeue_soon(&self, more: &str) {
-        let file = self.dir.join("slurm.conf");
-        let conf = std::fs::read_to_string(&file).expect("UTF-8");
-        let conf = conf.replace("munge/socket", "munge/socket,cred_expire=10");
-        write(&file, format!("{conf}\n{more}"));
+        self.replace("slurm.conf", "ClusterName=", &format!("{more}ClusterName="));
+        self.replace("slurm.conf", "munge/socket", "munge/socket,cred_expire=10");
+    }
+
+    /// Replaces text in one of the site's files.
+    fn replace(&self, file: &str, from: &str, to: &str) {
+        let file = self.dir.join(file);
+        let text = std::fs::read_to_string(&file).expect("UTF-8");
+        write(&file, text.replace(from, to));
     }
 
     fn make(test: &str, how: How) -> Option<Self> {
-        if !root(test) {
+        if !is_root(test) {
             return None;
         }
         let accounts = if how == How::Accounts {
@@ -239,9 +246,7 @@ impl Slurm {
         };
         add("gres.conf", b"Name=shard Count=200\n");
         add("slurm.conf", &self.printed("slurm.conf"));
-        let file = self.dir.join("slurm.conf");
-        let conf = std::fs::read_to_string(&file).expect("UTF-8");
-        write(&file, conf.replace("Gres=gpu:2", "Gres=gpu:2,shard:200"));
+        self.replace("slurm.conf", "Gres=gpu:2", "Gres=gpu:2,shard:200");
         for program in ["gshare-epilog", "gshare-health"] {
             let file = self.dir.join(program);
             write(&file, self.printed(program));
@@ -344,10 +349,8 @@ impl Slurm {
                 self.add_accounts();
             }
             How::Plain => {
-                let file = self.dir.join("slurm.conf");
-                let conf = std::fs::read_to_string(&file).expect("UTF-8");
-                let conf = conf.replace("Gres=gpu:2", "Gres=gpu:2,shard:200");
-                write(&file, conf.replace("GresTypes=gpu", "GresTypes=gpu,shard"));
+                self.replace("slurm.conf", "Gres=gpu:2", "Gres=gpu:2,shard:200");
+                self.replace("slurm.conf", "GresTypes=gpu", "GresTypes=gpu,shard");
                 let gres = format!("{gres}\nName=shard Count=200\n");
                 write(&self.dir.join("gres.conf"), gres);
                 write(&self.dir.join("plugstack.conf"), "");
@@ -986,12 +989,8 @@ fn options(slurm: &Slurm) {
         "more than the job's part of a GPU (0.5); on this node, jobs in main may not use more",
     );
     // The queue may burst.
-    let file = slurm.station.dir().join("gshare.toml");
-    let before = std::fs::read_to_string(&file).expect("there");
-    write(
-        &file,
-        before.replace("[slurm]\n", "[slurm]\nburst = [\"main\"]\n"),
-    );
+    let burst = "[slurm]\nburst = [\"main\"]\n";
+    slurm.replace(TOML, "[slurm]\n", burst);
     for (option, limit) in [("--gshare-limit=0.8", 0.8), ("--gshare-mem=1G", 1.0)] {
         let mut more = Raw::start(slurm.command(ada, &[&half[..], &[option, &client]].concat()));
         more.info();
@@ -999,7 +998,7 @@ fn options(slurm: &Slurm) {
         assert_eq!((part.sm_request, part.sm_limit), (0.5, limit));
         assert_eq!(more.finish(), Some(0));
     }
-    write(&file, before);
+    slurm.replace(TOML, burst, "[slurm]\n");
     // The options apply to a job, not to a step.
     let out = slurm.dir.join("spool/options").display().to_string();
     let script = slurm.dir.join("options.sh").display().to_string();
@@ -1095,15 +1094,11 @@ fn while_the_service_is_silent_whole_gpus_start_and_parts_do_not() {
     assert_eq!(slurm.says(ada, &["srun", "echo", "ran"]), "ran", "no GPU");
 
     // A site that prefers jobs without a limit to no jobs.
-    let file = slurm.station.dir().join("gshare.toml");
-    let before = std::fs::read_to_string(&file).expect("there");
-    write(
-        &file,
-        before.replace("[slurm]\n", "[slurm]\nsilent = \"open\"\n"),
-    );
-    let open = ["srun", "--gres=gshare:0.3", "echo", "ran"];
-    assert_eq!(slurm.says(ada, &open), "ran");
-    write(&file, before);
+    let open = "[slurm]\nsilent = \"open\"\n";
+    slurm.replace(TOML, "[slurm]\n", open);
+    let words = ["srun", "--gres=gshare:0.3", "echo", "ran"];
+    assert_eq!(slurm.says(ada, &words), "ran");
+    slurm.replace(TOML, open, "[slurm]\n");
 
     // Health drains the node, and later resumes it, unless another reason was given meanwhile.
     slurm.health();
@@ -1250,14 +1245,10 @@ fn jobs_stay_in_their_claim_however_they_run_and_end() {
     };
     let (ada, _) = slurm.uids();
     let client = slurm.client();
-    let (stack, late) = (slurm.printed("plugstack.conf"), slurm.dir.join("late.so"));
-    let late = format!("optional {}\n", late.display());
-    write(
-        &slurm.dir.join("plugstack.conf"),
-        [&stack, late.as_bytes()].concat(),
-    );
+    let late = format!("\noptional {}/late.so\n", slurm.dir.display());
+    slurm.replace("plugstack.conf", "\n", &late);
     neighbours(&slurm);
-    write(&slurm.dir.join("plugstack.conf"), stack);
+    slurm.replace("plugstack.conf", &late, "\n");
     one_limit_for_all(&slurm);
     let gshare = slurm.station.program().display().to_string();
 
@@ -1392,7 +1383,7 @@ fn with_constrained_devices_tasks_see_the_gpus_that_slurm_gave_them() {
             (all, "gres.conf", "[2-3]", "[0-3]"),
             (all, "gres.conf", "=200", "=400"),
             (all, "slurm.conf", "gpu:2,shard:200", "gpu:4,shard:400"),
-            (all, "../gshare.toml", "[2, 3]", "\"all\""),
+            (all, TOML, "[2, 3]", "\"all\""),
             (
                 parts,
                 "slurm.conf",
@@ -1400,9 +1391,7 @@ fn with_constrained_devices_tasks_see_the_gpus_that_slurm_gave_them() {
                 "=CR_Core,MULTIPLE_SHARING_GRES_PJ",
             ),
         ] {
-            let file = slurm.dir.join(file);
-            let text = std::fs::read_to_string(&file).expect("UTF-8");
-            write(&file, if change { text.replace(from, to) } else { text });
+            slurm.replace(file, from, if change { to } else { from });
         }
         support::restart(&mut slurm.station, Signal::SIGTERM);
         slurm.run();
@@ -1896,15 +1885,15 @@ fn a_suspended_job_gives_its_memory_to_the_host_and_gets_it_again() {
 
     // While Slurm does not answer, gshare asks again, soon at first.
     let file = slurm.jobs().join(holder.job.to_string());
-    let noted = std::fs::read_to_string(&file).expect("there");
+    let file = file.display().to_string();
     let conf = slurm.dir.join("slurm.conf").display().to_string();
-    write(&file, noted.replace(&conf, "/dev/null"));
+    slurm.replace(&file, &conf, "/dev/null");
     holder.order(&slurm, "suspend");
     until("it has asked three times", Duration::from_secs(10), || {
         let log = std::fs::read_to_string(slurm.station.log_path()).ok()?;
         (log.matches("cannot ask Slurm").count() >= 3).then_some(())
     });
-    write(&file, noted);
+    slurm.replace(&file, "/dev/null", &conf);
     holder.is_away(&slurm);
     holder.order(&slurm, "resume");
     holder.is_back(&slurm);

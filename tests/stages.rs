@@ -911,9 +911,7 @@ fn no_turns(station: &Station) -> bool {
 
 #[test]
 fn off_at_twenty_random_moments_opens_all_to_fifty_programs_and_on_puts_it_back() {
-    if !root("off at twenty random moments") {
-        return;
-    }
+    root!("off at twenty random moments");
     let mut random = Random::new("off at twenty random moments");
     let mut station = station_with(|o| {
         o.gpus = vec!["h100".to_owned(); 4];
@@ -1075,9 +1073,7 @@ fn processor_s(pid: u32) -> f64 {
 
 #[test]
 fn in_stage_1_gpu_hours_by_user_are_the_boards_and_the_service_needs_little() {
-    if !root("in_stage_1_gpu_hours_by_user_are_the_boards_and_the_service_needs_little") {
-        return;
-    }
+    root!("in_stage_1_gpu_hours_by_user_are_the_boards_and_the_service_needs_little");
     let users = Users::some(8);
     let station = station_with(|o| o.costs = "train_step 4ms\n".to_owned());
     let set = station.command().args(["admin", "stage", "1"]).output();
@@ -1304,9 +1300,7 @@ fn contained(name: &str) -> BTreeSet<String> {
 
 #[test]
 fn in_stage_1_programs_have_and_call_what_they_do_on_a_machine_without_gshare() {
-    if !root("in_stage_1_programs_have_and_call_what_they_do_on_a_machine_without_gshare") {
-        return;
-    }
+    root!("in_stage_1_programs_have_and_call_what_they_do_on_a_machine_without_gshare");
     let users = Users::some(8);
     let mut station = station_with(|_| ());
     let set = station.command().args(["admin", "stage", "1"]).output();

@@ -40,7 +40,7 @@ pub(crate) fn station() -> Station {
 /// Some ordinary users, who outlive their programs, and a workstation; `None`, with the reason printed, if that is
 /// not possible.
 pub(crate) fn desk(test: &str) -> Option<(Users, Station)> {
-    support::root(test).then(|| (Users::make(), station()))
+    support::is_root(test).then(|| (Users::make(), station()))
 }
 
 /// `gshare claim -q -g 0.1 -- COMMAND`, for that user.

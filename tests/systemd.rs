@@ -712,9 +712,7 @@ impl Drop for Account {
 
 #[test]
 fn a_users_own_service_holds_caps_and_finds_claims_again_without_cgroups() {
-    if !root("a_users_own_service_holds_caps_and_finds_claims_again_without_cgroups") {
-        return;
-    }
+    root!("a_users_own_service_holds_caps_and_finds_claims_again_without_cgroups");
     let mut account = Account::make();
     account.start();
     let service = account.snapshot().and_then(|s| s.service).expect("served");

@@ -333,8 +333,7 @@ fn claim_for(socket: Option<&Path>, args: &ClaimForArgs) -> Outcome {
             name: args.name.clone().into(),
             spec: Box::new(spec),
             cgroup: args.cgroup.clone().into(),
-            private: false,
-            filtered: false,
+            ..ClaimFor::default()
         })))
     };
     let granted = request(socket, spec, args.json, &mut Phases::default(), call)?;

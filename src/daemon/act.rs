@@ -250,10 +250,8 @@ mod tests {
         );
         scene.claim(2, 0).record.origin.behalf = Some(crate::daemon::journal::BehalfRecord {
             cgroup: "/slurm/job_1".into(),
-            spec: Box::default(),
             seen: true,
-            private: false,
-            filtered: false,
+            ..crate::daemon::journal::BehalfRecord::default()
         });
         let stays = done(&scene, kill(2));
         assert!(

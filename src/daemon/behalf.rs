@@ -65,10 +65,8 @@ mod tests {
         record.granted_ms = unix_ms - age_s * 1000;
         record.origin.behalf = Some(BehalfRecord {
             cgroup: "/job".into(),
-            spec: Box::default(),
             seen,
-            private: false,
-            filtered: false,
+            ..BehalfRecord::default()
         });
         let tick = Fact::Tick(Tick {
             cgroups: [(ClaimId(1), found)].into(),

@@ -233,9 +233,7 @@ mod tests {
                 uid: 1000,
                 name: "job-1".to_owned().into(),
                 cgroup: "/slurm/job_1".to_owned().into(),
-                spec: Box::default(),
-                private: false,
-                filtered: false,
+                ..ClaimFor::default()
             };
             let refused = order(&scene.world(), &peer, asked, &Sender::closed());
             refused.expect_err("it cannot be had").message

@@ -349,9 +349,7 @@ mod tests {
             uid: 7,
             name: "job-1".to_owned().into(),
             cgroup: "/slurm/job_1".to_owned().into(),
-            spec: Box::default(),
-            private: false,
-            filtered: false,
+            ..ClaimFor::default()
         }))));
         let _slow = slow.await;
         tokio::time::sleep(Duration::from_millis(50)).await;

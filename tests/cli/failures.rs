@@ -100,12 +100,13 @@ fn the_users_own_service_is_found() {
     }
     fs::create_dir_all(home.path("run/gshare")).expect("dir");
     let service = home.service_at("run/gshare/gshared.sock", serve_claim(vec![grant()]));
-    let mut command = home.gshare(&["claim", "--", "true"]);
-    let output = command
-        .env_remove("GSHARE_SOCKET")
-        .output()
-        .expect("gshare");
-    assert_eq!(code(&output), Some(0), "{}", stderr(&output));
+    let claims = || {
+        let mut command = home.gshare(&["claim", "--", "true"]);
+        let output = command.env_remove("GSHARE_SOCKET").output();
+        let output = output.expect("gshare");
+        assert_eq!(code(&output), Some(0), "{}", stderr(&output));
+    };
+    claims();
     service.join();
 
     // And a socket that the user's configuration puts elsewhere.
@@ -117,12 +118,7 @@ fn the_users_own_service_is_found() {
     fs::write(home.path(".config/gshare/gshare.toml"), text).expect("config");
     fs::remove_file(home.path("run/gshare/gshared.sock")).expect("remove");
     let service = home.service_at("elsewhere", serve_claim(vec![grant()]));
-    let mut command = home.gshare(&["claim", "--", "true"]);
-    let output = command
-        .env_remove("GSHARE_SOCKET")
-        .output()
-        .expect("gshare");
-    assert_eq!(code(&output), Some(0), "{}", stderr(&output));
+    claims();
     service.join();
 }
 

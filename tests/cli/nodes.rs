@@ -193,9 +193,7 @@ fn reports_of_several_machines_are_one() {
 #[test]
 fn openssh_carries_figures_words_and_exit_statuses() {
     let test = "gshare by OpenSSH";
-    if !root(test) {
-        return;
-    }
+    root!(test);
     let programs = ["/usr/sbin/sshd", "/usr/bin/ssh", "/usr/bin/ssh-keygen"];
     if let Some(missing) = programs.iter().find(|path| !Path::new(path).exists()) {
         println!("skipped: {test}: {missing} is not installed");

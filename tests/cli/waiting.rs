@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use nix::sys::signal::{Signal, kill};
 use portable_pty::{CommandBuilder, PtyPair, PtySize};
 
-use super::fake::{Home, code, grant, line, pid, queued, run, serve_claim, start, stderr};
+use super::fake::{Home, Service, code, grant, line, pid, queued, run, serve_claim, start, stderr};
 use crate::support::terminal::Terminal;
 use crate::support::{GSHARE, SOON};
 
@@ -60,18 +60,24 @@ fn ctrl_c_withdraws_a_waiting_claim() {
     service.join();
 }
 
-#[test]
-fn a_wait_under_nohup_survives_the_terminal() {
-    let home = Home::new();
-    let (tx, rx) = std::sync::mpsc::channel::<()>();
+/// A service that grants a waiting claim when it is told.
+fn waits(home: &Home) -> (Service, std::sync::mpsc::Sender<()>) {
+    let (tx, rx) = std::sync::mpsc::channel();
     let service = home.service(move |mut conn| {
         let claim = conn.call();
         conn.send(&queued(1, "x"));
-        rx.recv().expect("signal sent");
+        rx.recv().expect("told");
         conn.send(&grant());
         conn.wait_closed();
         claim
     });
+    (service, tx)
+}
+
+#[test]
+fn a_wait_under_nohup_survives_the_terminal() {
+    let home = Home::new();
+    let (service, tx) = waits(&home);
     let mut command = Command::new("sh");
     let script = format!(
         "trap '' HUP; exec {} claim -- true",
@@ -93,15 +99,7 @@ fn a_wait_under_nohup_survives_the_terminal() {
 #[test]
 fn on_a_terminal_the_progress_line_goes_away() {
     let home = Home::new();
-    let (tx, rx) = std::sync::mpsc::channel::<()>();
-    let service = home.service(move |mut conn| {
-        let claim = conn.call();
-        conn.send(&queued(1, "x"));
-        rx.recv().expect("progress seen");
-        conn.send(&grant());
-        conn.wait_closed();
-        claim
-    });
+    let (service, tx) = waits(&home);
     let script = "test -t 0 && test -t 1 && test -t 2 && echo has the terminal";
     let command = home.gshare(&["claim", "--", "sh", "-c", script]);
     let mut terminal = Terminal::start(&command, 24, 120);

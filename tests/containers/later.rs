@@ -72,9 +72,7 @@ fn a_container_finds_the_daemon_of_mps_that_its_claim_gets_later() {
     let Some(image) = Image::make("later-mps") else {
         return;
     };
-    if !root("MPS in a container") {
-        return;
-    }
+    root!("MPS in a container");
     let station = two_gpus("[gpu.1]\nmode = \"mps\"\n");
     until("MPS is up", SOON, || {
         let notices = station.snapshot().ok()?.notices;

@@ -130,12 +130,7 @@ fn accounts_bill_and_limit_the_parts_of_gpus() {
     };
     let (ada, bob) = slurm.uids();
     let client = slurm.client();
-    let file = slurm.station.dir().join("gshare.toml");
-    let before = std::fs::read_to_string(&file).expect("there");
-    write(
-        &file,
-        before.replace("[slurm]\n", "[slurm]\nburst = [\"night\"]\n"),
-    );
+    slurm.replace(TOML, "[slurm]\n", "[slurm]\nburst = [\"night\"]\n");
     slurm.manage("add account vision,speech");
     slurm.manage("add qos night");
     for (n, account) in [(0, "vision"), (1, "speech")] {

@@ -35,9 +35,7 @@ fn seen_and_ended(station: &Station, command: Command, what: &str) {
 
 #[test]
 fn what_cannot_be_blocked_is_seen_and_ended() {
-    if !root("what_cannot_be_blocked_is_seen_and_ended") {
-        return;
-    }
+    root!("what_cannot_be_blocked_is_seen_and_ended");
     let users = Users::make();
     let station = station_with(|o| {
         o.strict = true;

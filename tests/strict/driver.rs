@@ -140,9 +140,7 @@ fn a_driver_that_is_gone_is_waited_for_by_new_commands() {
 
 #[test]
 fn libraries_are_staged_where_they_can_be_mapped() {
-    if !super::support::root("libraries_are_staged_where_they_can_be_mapped") {
-        return;
-    }
+    super::support::root!("libraries_are_staged_where_they_can_be_mapped");
     // Like /run on Debian and Ubuntu; the mount is in a namespace of this test.
     let test = std::env::current_exe().expect("known");
     if std::env::var_os("GSHARE_TEST_NOEXEC").is_none() {

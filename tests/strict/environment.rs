@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::process::Command;
 
-use super::support::{root, station_with};
+use super::support::{is_root, station_with};
 use super::{said, station};
 use gshare::station::Station;
 
@@ -102,7 +102,7 @@ fn same_environment(station: &Station, prefix: &str) {
 
 #[test]
 fn a_strict_launch_leaves_the_environment_as_it_was() {
-    if root("a_strict_launch_leaves_the_environment_as_it_was") {
+    if is_root("a_strict_launch_leaves_the_environment_as_it_was") {
         same_environment(&station(), "");
     }
 }

@@ -47,9 +47,7 @@ fn is_right(child: Child) {
 
 #[test]
 fn a_thousand_launches_by_four_users_are_all_where_they_belong() {
-    if !super::support::root("a_thousand_launches_by_four_users_are_all_where_they_belong") {
-        return;
-    }
+    super::support::root!("a_thousand_launches_by_four_users_are_all_where_they_belong");
     let (users, station) = (Users::some(4), station());
     std::thread::scope(|scope| {
         for user in 0..4 {

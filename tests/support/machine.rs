@@ -35,7 +35,7 @@ impl Machine {
 
     /// The same with a release of Debian of one's choice.
     pub fn boot_debian(release: &str, test: &str, hybrid: bool) -> Option<Self> {
-        if !super::root(test) {
+        if !super::is_root(test) {
             return None;
         }
         let root = match debian(release) {

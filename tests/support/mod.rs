@@ -3,6 +3,8 @@
 #![allow(
     dead_code,
     unreachable_pub,
+    unused_imports,
+    unused_macros,
     reason = "each test file uses its own part"
 )]
 
@@ -217,13 +219,23 @@ pub fn accused_at(station: &Station, pid: u32) -> (ClaimView, u64) {
 }
 
 /// Whether this test process is root; says why it skips if not.
-pub fn root(test: &str) -> bool {
+pub fn is_root(test: &str) -> bool {
     let root = nix::unistd::Uid::effective().is_root();
     if !root {
         println!("skipped: {test} needs root");
     }
     root
 }
+
+/// Ends a test that needs root.
+macro_rules! root {
+    ($test:expr) => {
+        if !$crate::support::is_root($test) {
+            return;
+        }
+    };
+}
+pub(crate) use root;
 
 /// A program in a claim, driven line by line.
 #[derive(Debug)]

@@ -211,7 +211,7 @@ impl From<KernelSpec> for KernelRecord {
 }
 
 /// Origin of a claim on behalf.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct BehalfRecord {
     /// The cgroup, as the kernel names it.
     pub(crate) cgroup: PathBuf,

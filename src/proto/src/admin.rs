@@ -135,7 +135,7 @@ pub enum AdminCall {
 pub const SLURM_JOB: &str = "slurm-";
 
 /// A claim on behalf.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ClaimFor {
     /// Its owner.
     pub uid: u32,
