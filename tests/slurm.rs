@@ -1156,6 +1156,8 @@ fn while_the_service_is_silent_whole_gpus_start_and_parts_do_not() {
         slurm.claims().is_empty().then_some(())
     });
     println!("a claim was gone {:?} after scancel", begun.elapsed());
+    let point = Mount::find().expect("mounted").point;
+    assert!(!point.join(own).exists(), "its cgroup is left");
     runs.finish();
     assert_eq!(
         slurm.says(ada, &["srun", "--gres=gshare:0.3", "echo", "ran"]),
