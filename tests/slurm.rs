@@ -1726,7 +1726,8 @@ fn a_job_starts_nearly_as_soon_as_under_plain_slurm() {
     println!("result: epilog: median {usual:.1} ms, p99 {most:.1} ms");
     assert!(usual <= 100.0, "{usual}");
     // An unoptimised program, several times as large, starts later.
-    let (most_median, most_p99) = if cfg!(unoptimized) {
+    let other = std::env::var_os("GSHARE_PROGRAM").is_some();
+    let (most_median, most_p99) = if cfg!(unoptimized) && !other {
         (100.0, 600.0)
     } else {
         (15.0, 60.0)
