@@ -368,16 +368,18 @@ impl Tally {
         }
     }
 
-    /// Grants GPU time to a stream under a decision.
-    pub fn grant(&self, word: Word, place: u64, ns: u64) {
+    /// Grants GPU time to a stream under a decision. Returns the unused nanoseconds of another stream's grant, whose
+    /// cell it takes.
+    pub fn grant(&self, word: Word, place: u64, ns: u64) -> u64 {
         let cell = self.claim(place);
-        cell.left_ns.store(ns, Relaxed);
+        let unused = cell.left_ns.swap(ns, Relaxed);
         cell.word.store(word.0, Relaxed);
+        unused
     }
 
     /// Takes back the rest of a stream's grant, in nanoseconds.
     pub fn take_grant(&self, place: u64) -> u64 {
-        self.claim(place).take_grant()
+        self.cell(place).map_or(0, Cell::take_grant)
     }
 
     /// Takes back all grants when a new decision ends them; returns the unused nanoseconds.

@@ -317,12 +317,15 @@ impl Gate {
     }
 
     /// Adopts a new decision, which voids the grants of the last one.
-    fn see(&self, gpu: &Gpu, inner: &mut Inner, now: u64, word: Word) -> bool {
-        let new = inner.member.see(now, word, gpu.gate_flags());
-        if new {
-            inner.member.refund(gpu.tally.take_grants());
+    fn see(&self, gpu: &Gpu, inner: &mut Inner, now: u64, word: Word) {
+        let last = inner.member.word();
+        if inner.member.see(now, word, gpu.gate_flags()) {
+            // Where the GPU is not shared, launches need no grant.
+            if !word.is_shared_since(last) {
+                inner.grants.clear();
+            }
+            inner.take_grants(gpu);
         }
-        new
     }
 
     fn service_lives(&self, gpu: &Gpu) -> bool {
@@ -362,17 +365,13 @@ impl Gate {
                 looked = true;
                 continue;
             }
+            self.see(gpu, &mut inner, now, word);
             let granted = inner.grants.remove(&place);
-            let unused = if self.see(gpu, &mut inner, now, word) {
-                None
-            } else {
-                let unused = gpu.tally.take_grant(place);
-                inner.member.refund(unused);
-                Some(unused)
-            };
+            let unused = gpu.tally.take_grant(place);
+            inner.member.refund(unused);
             // Launches behind the stream's last marker, as far as known. A stream that is new here may have many, from
             // when the GPU was not shared.
-            let unmarked = granted.is_none_or(|granted| unused.is_none_or(|left| left < granted));
+            let unmarked = granted.is_none_or(|granted| unused < granted);
             inner.drop_gone(now, &mut ticket);
             let waited = ticket;
             let verdict = if gpu.granted() {
@@ -549,7 +548,8 @@ impl Gate {
                 gpu.tally.expect(work.key, ns, Measure::Rough);
             }
             if grant_ns > 0 {
-                gpu.tally.grant(word, place, grant_ns);
+                let unused = gpu.tally.grant(word, place, grant_ns);
+                inner.member.refund(unused);
             }
             inner.keep_grant(place, grant_ns);
         }
@@ -594,6 +594,17 @@ impl Inner {
             let gone = self.waiters.remove(at);
             self.member.leave(now, &mut Some(gone.ticket));
         }
+    }
+
+    /// Takes back all grants, and remembers of which nothing was used.
+    fn take_grants(&mut self, gpu: &Gpu) {
+        let (grants, member) = (&mut self.grants, &mut self.member);
+        grants.retain(|place, granted| {
+            let unused = gpu.tally.take_grant(*place);
+            member.refund(unused);
+            unused >= std::mem::take(granted)
+        });
+        member.refund(gpu.tally.take_grants());
     }
 
     /// Remembers the stream's grant behind its last marker.

@@ -274,7 +274,7 @@ impl Gate for Turns {
         match g.member.ask(sim.now, &view, key, expected, ticket) {
             Answer::Free => Verdict::Go { marked: false },
             Answer::Go { grant_ns } => {
-                g.tally.grant(view.word, place, grant_ns);
+                g.member.refund(g.tally.grant(view.word, place, grant_ns));
                 assert!(grant_ns <= CHUNK_NS);
                 let marked = g.member.mark(sim.now, stream as u64, Some(key), grant_ns);
                 g.member.returned();

@@ -109,7 +109,7 @@ impl Gate {
         let rest = inner.member.rest(now, launches, unused, awaited);
         if rest == Rest::Idle && inner.member.is_told_of() {
             // The next launch must be reported.
-            inner.member.refund(gpu.tally.take_grants());
+            inner.take_grants(gpu);
         }
         let signals = inner.member.signals(now);
         let says = (signals.waiting, signals.busy);
