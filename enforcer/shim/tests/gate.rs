@@ -357,11 +357,12 @@ fn a_launch_waits_for_its_turn_and_goes_no_further_than_that() {
 /// An event costs others on the GPU two changes of context, and makes the claim look busy until it is its turn.
 #[test]
 fn a_thread_that_waits_records_no_event_where_its_work_is_over() {
-    for length in ["2ms", "20us"] {
+    let modes = [Mode::Open, Mode::Turn];
+    for (length, mode) in ["2ms", "20us"].into_iter().zip(modes) {
         let rig = Rig::with_kernel(length);
         let (mut client, kernel, stream) = rig.member();
         for _ in 0..3 {
-            rig.decide(Mode::Open, 0);
+            rig.decide(mode, 50);
             client.tell(&format!("burst {kernel} {stream} 1"));
             assert_eq!(rig.hear(&mut client).0, 0);
         }
