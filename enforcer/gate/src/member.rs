@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 
 use crate::rhythm::Rhythm;
-use crate::{CHUNK_NS, Expected, Flags, Frame, Key, Mode, QUEUED_NS, SILENCE_NS, Word};
+use crate::{CHUNK_NS, Expected, Flags, Frame, Key, Mode, QUEUED_NS, SILENCE_NS, Tally, Word};
 
 /// Maximum number of events in flight that measure a process.
 pub const MARKERS: usize = 64;
@@ -303,8 +303,20 @@ impl Member {
         self.end_ns = self.end_ns.saturating_sub(self.scaled(ns));
     }
 
-    /// Whether the arbiter has decided again since the last check, which voids earlier grants.
-    pub fn see(&mut self, now: u64, word: Word, flags: Flags) -> bool {
+    /// Adopts a new decision of the arbiter, which voids the grants of the last one.
+    pub fn adopt(&mut self, now: u64, word: Word, flags: Flags, tally: &Tally) {
+        let last = self.word;
+        if self.see(now, word, flags) {
+            // Where the GPU is not shared, launches need no grant.
+            if !word.is_shared_since(last) {
+                tally.unmark();
+            }
+            self.refund(tally.take_grants());
+        }
+    }
+
+    /// Whether the arbiter has decided again since the last check.
+    fn see(&mut self, now: u64, word: Word, flags: Flags) -> bool {
         self.flags = flags;
         if word == self.word {
             return false;

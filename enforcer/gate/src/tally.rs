@@ -159,13 +159,19 @@ struct Cell {
     /// GPU time that it may still use under this decision.
     left_ns: AtomicU64,
     word: AtomicU32,
+    /// The grant behind the stream's last marker: 0 if all of it came back, the maximum if launches went behind it.
+    granted_ns: AtomicU64,
 }
 
 impl Cell {
     /// First ends the grant: a launch that has just read it writes its rest back.
     fn take_grant(&self) -> u64 {
         self.word.store(0, Relaxed);
-        self.left_ns.swap(0, Relaxed)
+        let unused = self.left_ns.swap(0, Relaxed);
+        let came_back = self.granted_ns.load(Relaxed) <= unused;
+        let granted = if came_back { 0 } else { u64::MAX };
+        self.granted_ns.store(granted, Relaxed);
+        unused
     }
 
     fn take(&self) -> Load {
@@ -283,6 +289,7 @@ impl Tally {
             (false, false) => other,
         };
         cell.limit_ns.store(0, Relaxed);
+        cell.granted_ns.store(u64::MAX, Relaxed);
         cell.tag.store(place, Relaxed);
         cell
     }
@@ -368,16 +375,33 @@ impl Tally {
         }
     }
 
-    /// Grants GPU time to a stream under a decision.
-    pub fn grant(&self, word: Word, place: u64, ns: u64) {
+    /// Grants GPU time to a stream behind a marker, under a decision. Returns the unused nanoseconds of another stream's
+    /// grant, whose cell it takes.
+    pub fn grant(&self, word: Word, place: u64, ns: u64) -> u64 {
         let cell = self.claim(place);
-        cell.left_ns.store(ns, Relaxed);
+        cell.granted_ns.store(ns, Relaxed);
+        let unused = cell.left_ns.swap(ns, Relaxed);
         cell.word.store(word.0, Relaxed);
+        unused
+    }
+
+    /// Whether no launch is behind the stream's last marker. A stream that is new here may have many, from when the GPU
+    /// was not shared.
+    pub fn is_marked(&self, place: u64) -> bool {
+        let all_left = |cell: &Cell| cell.granted_ns.load(Relaxed) <= cell.left_ns.load(Relaxed);
+        self.cell(place).is_some_and(all_left)
+    }
+
+    /// Launches went without grants.
+    pub fn unmark(&self) {
+        for cell in self.cells.iter() {
+            cell.granted_ns.store(u64::MAX, Relaxed);
+        }
     }
 
     /// Takes back the rest of a stream's grant, in nanoseconds.
     pub fn take_grant(&self, place: u64) -> u64 {
-        self.claim(place).take_grant()
+        self.cell(place).map_or(0, Cell::take_grant)
     }
 
     /// Takes back all grants when a new decision ends them; returns the unused nanoseconds.

@@ -16,6 +16,9 @@ pub enum Mode {
     Closed = 3,
 }
 
+/// Bits of a [`Word`] that change within an era.
+const ERA: u32 = 0x3ff;
+
 /// A mode and a number that changes with every decision; fits a futex. Zero is [`Mode::Free`].
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 pub struct Word(pub u32);
@@ -32,10 +35,20 @@ impl Word {
         }
     }
 
-    /// The next decision.
+    /// The next decision. [`Mode::Free`] begins a new era.
     #[must_use]
     pub fn next(self, mode: Mode) -> Word {
-        Word((self.0 & !3).wrapping_add(4) | mode as u32)
+        let last = match mode {
+            Mode::Free => self.0 | ERA,
+            _ => self.0,
+        };
+        Word((last & !3).wrapping_add(4) | mode as u32)
+    }
+
+    /// Whether the GPU was shared from an earlier decision to this one; `false` if unsure.
+    #[must_use]
+    pub fn is_shared_since(self, earlier: Word) -> bool {
+        earlier.mode() != Mode::Free && self.mode() != Mode::Free && (self.0 ^ earlier.0) <= ERA
     }
 }
 
@@ -119,8 +132,13 @@ mod tests {
             let next = word.next(mode);
             assert_ne!(next, word);
             assert_eq!(next.mode(), mode);
+            let is_shared = word != free && mode != Mode::Free;
+            assert_eq!(next.is_shared_since(word), is_shared);
             word = next;
         }
+        let turn = Word::default().next(Mode::Turn);
+        let again = turn.next(Mode::Free).next(Mode::Turn);
+        assert!(!again.is_shared_since(turn));
         assert_eq!(Word(u32::MAX).next(Mode::Turn), Word(2), "it wraps");
     }
 

@@ -27,7 +27,6 @@ use crate::{
     cuda::{CuResult, Handle, SUCCESS},
     events::{self, Pair},
     gpu::Gpu,
-    map::{Table, table},
     process::Process,
     work::Work,
 };
@@ -36,8 +35,6 @@ use crate::{
 const GONE_NS: u64 = 250_000_000;
 /// Maximum number of events in flight that the gate does not need: the gate's own have room beside them.
 const MEASURED: usize = MARKERS / 2;
-/// Number of streams whose grants the gate remembers.
-const MOST_STREAMS: usize = 256;
 /// A service that was seen alive is not checked again within this time.
 const ALIVE_NS: u64 = 10_000_000;
 /// A watcher that wakes by itself within this time is not woken: that costs the launching thread a system call, and
@@ -81,8 +78,6 @@ struct Inner {
     /// Unused events.
     spare: Vec<Pair>,
     waiters: Vec<Waiter>,
-    /// Each stream's grant behind its last marker, by [`gshare_gate::place`].
-    grants: Table<u64, u64>,
     next_flight: u64,
     watcher: Watcher,
     /// When the launches ran, and their sums so far.
@@ -182,7 +177,6 @@ impl Default for Gate {
                 told: (false, false),
                 spare: Vec::with_capacity(MARKERS),
                 waiters: Vec::new(),
-                grants: table(),
                 next_flight: 0,
                 watcher: Watcher::Absent,
                 timeline: Timeline::default(),
@@ -316,15 +310,6 @@ impl Gate {
         futex_wake(&self.stir, Reach::Process);
     }
 
-    /// Adopts a new decision, which voids the grants of the last one.
-    fn see(&self, gpu: &Gpu, inner: &mut Inner, now: u64, word: Word) -> bool {
-        let new = inner.member.see(now, word, gpu.gate_flags());
-        if new {
-            inner.member.refund(gpu.tally.take_grants());
-        }
-        new
-    }
-
     fn service_lives(&self, gpu: &Gpu) -> bool {
         let now = monotonic_ns();
         if now < self.seen_alive_ns.load(Ordering::Relaxed) + ALIVE_NS {
@@ -362,17 +347,10 @@ impl Gate {
                 looked = true;
                 continue;
             }
-            let granted = inner.grants.remove(&place);
-            let unused = if self.see(gpu, &mut inner, now, word) {
-                None
-            } else {
-                let unused = gpu.tally.take_grant(place);
-                inner.member.refund(unused);
-                Some(unused)
-            };
-            // Launches behind the stream's last marker, as far as known. A stream that is new here may have many, from
-            // when the GPU was not shared.
-            let unmarked = granted.is_none_or(|granted| unused.is_none_or(|left| left < granted));
+            let (flags, tally) = (gpu.gate_flags(), &gpu.tally);
+            inner.member.adopt(now, word, flags, tally);
+            inner.member.refund(tally.take_grant(place));
+            let unmarked = !tally.is_marked(place);
             inner.drop_gone(now, &mut ticket);
             let waited = ticket;
             let verdict = if gpu.granted() {
@@ -382,8 +360,8 @@ impl Gate {
                 inner.member.leave(now, &mut ticket);
                 Verdict::Free
             };
-            if matches!(verdict, Verdict::Wait { .. }) {
-                inner.keep_grant(place, 0);
+            if unmarked && matches!(verdict, Verdict::Wait { .. }) {
+                inner.member.refund(tally.grant(word, place, 0));
             }
             let first = inner.note(waited, ticket, &verdict);
             let others = inner.member.has_waiters();
@@ -548,10 +526,8 @@ impl Gate {
             if !marked && let Some(ns) = inner.member.unmeasured(work.key) {
                 gpu.tally.expect(work.key, ns, Measure::Rough);
             }
-            if grant_ns > 0 {
-                gpu.tally.grant(word, place, grant_ns);
-            }
-            inner.keep_grant(place, grant_ns);
+            let unused = gpu.tally.grant(word, place, grant_ns);
+            inner.member.refund(unused);
         }
         // Behind other work of its stream, the end of that will tell soon enough.
         if inner.flights.back().is_none_or(|flight| flight.is_head) {
@@ -594,14 +570,6 @@ impl Inner {
             let gone = self.waiters.remove(at);
             self.member.leave(now, &mut Some(gone.ticket));
         }
-    }
-
-    /// Remembers the stream's grant behind its last marker.
-    fn keep_grant(&mut self, place: u64, ns: u64) {
-        if self.grants.len() >= MOST_STREAMS {
-            self.grants = table();
-        }
-        self.grants.insert(place, ns);
     }
 
     /// Adds a flight that was issued now, behind the load of its stream that it ends.

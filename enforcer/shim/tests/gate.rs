@@ -354,6 +354,44 @@ fn a_launch_waits_for_its_turn_and_goes_no_further_than_that() {
     );
 }
 
+/// An event costs others on the GPU two changes of context, and makes the claim look busy until it is its turn.
+#[test]
+fn a_thread_that_waits_records_no_event_where_its_work_is_over() {
+    let modes = [Mode::Open, Mode::Turn];
+    for (length, mode) in ["2ms", "20us"].into_iter().zip(modes) {
+        let rig = Rig::with_kernel(length);
+        let (mut client, kernel, stream) = rig.member();
+        for _ in 0..3 {
+            rig.decide(mode, 50);
+            client.tell(&format!("burst {kernel} {stream} 1"));
+            assert_eq!(rig.hear(&mut client).0, 0);
+        }
+        let over = rig.until("over", |said| !said.busy && said.used_ns > 0);
+        // It sees the second alone.
+        rig.decide(Mode::Turn, 0);
+        rig.decide(Mode::Closed, 0);
+        client.tell(&format!("burst {kernel} {stream} 1"));
+        let waits = rig.until("waiting", |said| said.waiting);
+        let since = Instant::now();
+        while since.elapsed() < Duration::from_millis(30) {
+            rig.beat();
+            assert!(!rig.said().busy, "{length}: {:?}", rig.said());
+        }
+        assert_eq!(waits.held_ns, over.held_ns, "{length}");
+        assert_eq!(rig.said().held_ns, over.held_ns, "{length}");
+
+        // What went while the GPU was not shared is unknown.
+        rig.decide(Mode::Free, 0);
+        assert_eq!(rig.hear(&mut client).0, 0);
+        client.must(&format!("burst {kernel} {stream} 1"));
+        rig.decide(Mode::Closed, 0);
+        client.tell(&format!("burst {kernel} {stream} 1"));
+        rig.until("seen", |said| said.held_ns > over.held_ns);
+        rig.decide(Mode::Turn, 100);
+        assert_eq!(rig.hear(&mut client).0, 0);
+    }
+}
+
 #[test]
 fn a_claim_that_is_alone_for_the_moment_runs_through() {
     let rig = Rig::new();

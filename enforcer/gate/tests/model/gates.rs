@@ -265,16 +265,13 @@ impl Gate for Turns {
             g.tally.know(key, Fill::default());
         }
         let expected = g.tally.expected(key);
-        let unused = if g.member.see(sim.now, view.word, view.flags) {
-            g.tally.take_grants()
-        } else {
-            g.tally.take_grant(place)
-        };
-        g.member.refund(unused);
+        g.member.adopt(sim.now, view.word, view.flags, &g.tally);
+        g.member.refund(g.tally.take_grant(place));
+        let is_marked = g.tally.is_marked(place);
         match g.member.ask(sim.now, &view, key, expected, ticket) {
             Answer::Free => Verdict::Go { marked: false },
             Answer::Go { grant_ns } => {
-                g.tally.grant(view.word, place, grant_ns);
+                g.member.refund(g.tally.grant(view.word, place, grant_ns));
                 assert!(grant_ns <= CHUNK_NS);
                 let marked = g.member.mark(sim.now, stream as u64, Some(key), grant_ns);
                 g.member.returned();
@@ -287,8 +284,11 @@ impl Gate for Turns {
             }
             Answer::Wait { until_ns } => {
                 // The stream's launches since its last event are covered before it sleeps.
-                if sim.has_unmarked(t) && g.member.mark(sim.now, stream as u64, None, 0) {
-                    sim.mark_last(t);
+                if !is_marked {
+                    g.member.refund(g.tally.grant(view.word, place, 0));
+                    if g.member.mark(sim.now, stream as u64, None, 0) {
+                        sim.mark_last(t);
+                    }
                 }
                 self.publish(sim, p);
                 Verdict::Wait { until: until_ns }
@@ -299,10 +299,7 @@ impl Gate for Turns {
     fn watch(&mut self, sim: &mut Sim, p: usize) {
         let Order { word, flags, .. } = self.pages[sim.processes[p].claim];
         let g = &mut self.gated[p];
-        if g.member.see(sim.now, word, flags) {
-            let unused = g.tally.take_grants();
-            g.member.refund(unused);
-        }
+        g.member.adopt(sim.now, word, flags, &g.tally);
         for mark in sim.take_over(p) {
             let Mark {
                 thread,

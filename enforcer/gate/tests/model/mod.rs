@@ -146,6 +146,13 @@ struct Kernel {
     thread: usize,
 }
 
+impl Kernel {
+    /// Only its event is work for the GPU.
+    fn is_event(&self) -> bool {
+        self.length == 0.0
+    }
+}
+
 pub(crate) struct Thread {
     pub(crate) process: usize,
     program: Program,
@@ -334,30 +341,40 @@ impl Sim {
         self.at(time, Event::Watcher(process));
     }
 
-    /// Whether the last launch of a thread is in flight without an event behind it.
-    pub(crate) fn has_unmarked(&self, t: usize) -> bool {
-        let last = self.threads[t].queue.back();
-        last.is_some_and(|kernel| kernel.marker.is_none())
-    }
-
     /// Whether a process has launched nothing since it last began to wait for its work.
     pub(crate) fn is_awaited(&self, p: usize) -> bool {
         self.processes[p].awaited == self.processes[p].launches
     }
 
-    /// Records an event behind the last launch of a thread.
+    /// Records an event on a thread's stream.
     pub(crate) fn mark_last(&mut self, t: usize) {
         let process = &mut self.processes[self.threads[t].process];
-        if let Some(kernel) = self.threads[t].queue.back_mut() {
-            process.next_marker += 1;
-            process.markers.push_back(Mark {
-                id: process.next_marker,
-                thread: t,
-                is_pair: false,
-                ran: None,
-            });
-            kernel.marker = Some(process.next_marker);
+        process.next_marker += 1;
+        let marker = Some(process.next_marker);
+        process.markers.push_back(Mark {
+            id: process.next_marker,
+            thread: t,
+            is_pair: false,
+            ran: None,
+        });
+        let last = self.threads[t].queue.back_mut();
+        if let Some(kernel) = last.filter(|kernel| kernel.marker.is_none()) {
+            kernel.marker = marker;
+            return;
         }
+        let ready = self.now + self.rng.between(self.costs.reach);
+        self.threads[t].queue.push_back(Kernel {
+            length: 0.0,
+            left: self.costs.record as f64,
+            width: 0.0,
+            began: None,
+            ready,
+            mark_ready: ready,
+            asked: self.now,
+            marker,
+            thread: t,
+        });
+        self.schedule_gpu();
     }
 
     /// Finished events of a process; those of a stream are in the order of their launches.
@@ -694,7 +711,9 @@ impl Sim {
                     let idle = idle_since <= head.mark_ready && t.last_finish <= head.mark_ready;
                     let idle = idle && at == head.ready;
                     head.began = Some(if idle { head.mark_ready } else { at });
-                    t.waits.push(at.saturating_sub(head.asked));
+                    if !head.is_event() {
+                        t.waits.push(at.saturating_sub(head.asked));
+                    }
                 }
                 t.first_run.get_or_insert(at);
                 let meets = match t.program {
@@ -728,10 +747,15 @@ impl Sim {
     fn finish(&mut self, p: usize, kernel: Kernel, gate: &mut dyn Gate) {
         let at = self.gpu_at;
         let t = kernel.thread;
-        self.processes[p].queued -= 1;
+        if !kernel.is_event() {
+            self.processes[p].queued -= 1;
+            let thread = &mut self.threads[t];
+            thread.finished += 1;
+            thread.computed += kernel.length * kernel.width;
+            thread.worst_stall = thread.worst_stall.max(at - thread.last_finish);
+            thread.last_finish = at;
+        }
         let thread = &mut self.threads[t];
-        thread.finished += 1;
-        thread.computed += kernel.length * kernel.width;
         if thread.waits_for_room && thread.queue.len() <= 2 {
             thread.waits_for_room = false;
             thread.version += 1;
@@ -739,8 +763,6 @@ impl Sim {
             self.at(at + wake, Event::Thread(t, version));
         }
         let thread = &mut self.threads[t];
-        thread.worst_stall = thread.worst_stall.max(at - thread.last_finish);
-        thread.last_finish = at;
         if thread.syncing && thread.queue.is_empty() {
             let wake = 5 * US;
             self.threads[t].version += 1;

@@ -96,7 +96,7 @@ impl Gate {
         let word = Word(gpu.limits().turn.word.load(Ordering::Acquire));
         let now = monotonic_ns();
         let mut inner = self.lock();
-        self.see(gpu, &mut inner, now, word);
+        inner.member.adopt(now, word, gpu.gate_flags(), &gpu.tally);
         if inner.over_ns.is_some_and(|over| over <= now) {
             self.say_work(gpu, &mut inner);
         }
