@@ -1326,8 +1326,9 @@ fn jobs_stay_in_their_claim_however_they_run_and_end() {
         assert_eq!(used.gpus[gpu].processes.len(), 0);
     };
     let (mut limited, long) = begin(2);
-    let ends = ["scontrol", "update", &format!("job={long}"), "EndTime=now"];
-    slurm.says(0, &ends);
+    // slurmctld refuses a time that has passed when it hears of it.
+    let soon = "EndTime=now+5seconds";
+    slurm.says(0, &["scontrol", "update", &format!("job={long}"), soon]);
     let (mut killed, number) = begin(3);
     let procs = slurm.cgroup(number).join("step_0/slurm/cgroup.procs");
     for pid in std::fs::read_to_string(procs).expect("there").lines() {
