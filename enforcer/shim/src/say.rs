@@ -93,9 +93,14 @@ pub(crate) fn at_cap(what: &AtCap<'_>) -> String {
         format!("claim {claim} has reached its memory limit: {share} on {gpu}")
     } else {
         let (asked, cap) = (amount(what.asked), amount(what.cap));
-        let left = amount_below(left);
+        let (rest, lacks) = (amount_below(left), what.whole.saturating_sub(left));
+        let than = if asked == rest {
+            format!("{} more than the claim has", amount(lacks))
+        } else {
+            format!("but the claim has {rest}")
+        };
         format!(
-            "claim {claim}: the program asked for {asked}, but the claim has {left} left of its limit of {cap} on {gpu}"
+            "claim {claim}: the program asked for {asked}, {than} left of its limit of {cap} on {gpu}"
         )
     };
     line.push_str(&way_out(what));
@@ -306,6 +311,13 @@ mod tests {
         assert_eq!(
             at_cap(&what),
             "claim c3: the program asked for 1.0 GiB, but the claim has 1023.9 MiB left of its limit of 6.0 GiB on GPU 1"
+        );
+        what.charged = 3 * GIB;
+        what.asked = 3 * GIB + 8 * MIB;
+        what.whole = what.asked;
+        assert_eq!(
+            at_cap(&what),
+            "claim c3: the program asked for 3.0 GiB, 8 MiB more than the claim has left of its limit of 6.0 GiB on GPU 1"
         );
     }
 
