@@ -478,13 +478,7 @@ pub(crate) fn claim_cgroup(
         claim: record.id,
     };
     match (&record.origin.behalf, &record.runs.lodging) {
-        (Some(behalf), _) => {
-            let mut cgroup = tree.stand_for(place, &behalf.cgroup)?;
-            if let Some(cgroup) = &mut cgroup {
-                cgroup.filtered = behalf.filtered;
-            }
-            Ok(cgroup)
-        }
+        (Some(behalf), _) => tree.stand_for(place, &behalf.cgroup, behalf.filtered),
         (None, Some(cgroup)) if tree.units().is_some() => tree.lodge(place, cgroup).map(Some),
         _ => tree.create(place).map(Some),
     }

@@ -347,8 +347,8 @@ impl Gate {
                 looked = true;
                 continue;
             }
-            let (flags, tally) = (gpu.gate_flags(), &gpu.tally);
-            inner.member.adopt(now, word, flags, tally);
+            let tally = &gpu.tally;
+            inner.member.adopt(now, word, view.flags, tally);
             inner.member.refund(tally.take_grant(place));
             let unmarked = !tally.is_marked(place);
             inner.drop_gone(now, &mut ticket);

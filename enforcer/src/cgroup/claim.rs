@@ -27,7 +27,7 @@ pub struct ClaimCgroup {
     id: u64,
     keeper: Keeper,
     /// Another program sets its device filter, and could not beside one of gshare: it gets none.
-    pub filtered: bool,
+    pub(crate) filtered: bool,
 }
 
 /// The cgroup of a slice's own processes: systemd enables controllers in slices, and then the kernel allows no
@@ -96,10 +96,11 @@ impl ClaimCgroup {
     }
 
     /// The same for another program's cgroup: its members are the processes below it, and no call moves, freezes, kills
-    /// or removes anything there.
-    pub(super) fn foreign(self) -> Self {
+    /// or removes anything there. `filtered`: that program sets its device filter.
+    pub(super) fn foreign(self, filtered: bool) -> Self {
         Self {
             keeper: Keeper::Other,
+            filtered,
             ..self
         }
     }

@@ -104,7 +104,7 @@ impl Tree {
     }
 
     /// Makes all processes below `cgroup` (the kernel's name) members of the claim. The cgroup belongs to another
-    /// program and need not exist yet: then nothing is opened.
+    /// program and need not exist yet: then nothing is opened. `filtered`: that program sets its device filter.
     ///
     /// # Errors
     /// [`CgroupError::Io`] for any other failure.
@@ -112,10 +112,11 @@ impl Tree {
         &self,
         place: ClaimPlace,
         cgroup: &Path,
+        filtered: bool,
     ) -> Result<Option<ClaimCgroup>, CgroupError> {
         self.elsewhere().insert(cgroup.to_owned(), place);
         match self.open(place, cgroup) {
-            Ok(opened) => Ok(Some(opened.foreign())),
+            Ok(opened) => Ok(Some(opened.foreign(filtered))),
             Err(error) if error.is_gone() => Ok(None),
             Err(error) => Err(error),
         }

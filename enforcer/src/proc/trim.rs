@@ -25,20 +25,17 @@ pub fn give_back_files() -> u64 {
 /// dynamic linker has written (its tables are read-only afterwards) have anonymous pages.
 fn clean(smaps: &str) -> Vec<(Range<usize>, u64)> {
     let mut found: Vec<(Range<usize>, u64, bool)> = Vec::new();
-    let mut ours = false;
     for line in smaps.lines() {
         if let Some((range, rest)) = mapping(line) {
             let mut words = rest.split_ascii_whitespace();
             let closed = words
                 .next()
                 .is_some_and(|p| p.ends_with('p') && !p.contains('w'));
-            ours = closed && words.nth(3).is_some_and(|p| p.starts_with('/'));
-            if ours {
-                found.push((range, 0, true));
-            }
+            let of_file = words.nth(3).is_some_and(|p| p.starts_with('/'));
+            found.push((range, 0, closed && of_file));
             continue;
         }
-        let Some((_, resident, is_clean)) = found.last_mut().filter(|_| ours) else {
+        let Some((_, resident, is_clean)) = found.last_mut() else {
             continue;
         };
         let kib = |name: &str| {

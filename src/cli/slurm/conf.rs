@@ -5,14 +5,18 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Maximum depth of includes.
-pub(super) const DEEPEST: usize = 8;
+const DEEPEST: usize = 8;
 
 /// Keys in small letters with their values, in the order of the file and its includes.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Conf(Vec<(String, String)>);
 
 /// The lines of a file and of those that it includes, without comments; `dir` is its directory.
-pub(super) fn lines(text: &[u8], dir: &Path, depth: usize) -> Vec<String> {
+pub(super) fn lines(text: &[u8], dir: &Path) -> Vec<String> {
+    lines_to(text, dir, DEEPEST)
+}
+
+fn lines_to(text: &[u8], dir: &Path, depth: usize) -> Vec<String> {
     let text = String::from_utf8_lossy(text);
     let of = |line: &str| {
         let line = line.split('#').next().unwrap_or_default().trim();
@@ -22,7 +26,7 @@ pub(super) fn lines(text: &[u8], dir: &Path, depth: usize) -> Vec<String> {
         }
         let files = matching(dir.join(name.trim())).into_iter();
         let texts = files.map(|file| fs::read(file).unwrap_or_default());
-        let all = texts.flat_map(|text| lines(&text, dir, depth - 1));
+        let all = texts.flat_map(|text| lines_to(&text, dir, depth - 1));
         all.collect()
     };
     text.lines().flat_map(of).collect()
@@ -47,8 +51,7 @@ impl Conf {
             let (key, value) = line.split_once('=')?;
             Some((key.trim().to_ascii_lowercase(), value.trim().to_owned()))
         };
-        let lines = lines(text, dir, DEEPEST).into_iter();
-        Self(lines.filter_map(pair).collect())
+        Self(lines(text, dir).into_iter().filter_map(pair).collect())
     }
 
     /// An unreadable file counts as empty.

@@ -178,7 +178,7 @@ fn lacks(config: &str, node: &str) -> Vec<String> {
     };
     let text = fs::read(&stack).unwrap_or_default();
     let dir = Path::new(&stack).parent().unwrap_or(Path::new("/"));
-    let lines = conf::lines(&text, dir, conf::DEEPEST);
+    let lines = conf::lines(&text, dir);
     let plugin = lines.iter().find_map(|line| {
         let mut words = line.split_whitespace();
         words.find(|w| w.ends_with("gshare_spank.so"))

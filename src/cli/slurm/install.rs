@@ -157,7 +157,7 @@ fn planned(
         let (mut rest, new) = without_block(&path, before.as_deref().unwrap_or_default(), sign)?;
         // Whether a file contains something already, outside gshare's block.
         let says = |what: &str| {
-            let lines = conf::lines(&rest, path.parent().unwrap_or(dir), conf::DEEPEST).into_iter();
+            let lines = conf::lines(&rest, path.parent().unwrap_or(dir)).into_iter();
             let mut lines = lines.filter(|l| !l.starts_with(sign));
             lines.any(|l| l.to_ascii_lowercase().contains(what))
         };

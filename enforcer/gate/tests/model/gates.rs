@@ -287,7 +287,7 @@ impl Gate for Turns {
                 if !is_marked {
                     g.member.refund(g.tally.grant(view.word, place, 0));
                     if g.member.mark(sim.now, stream as u64, None, 0) {
-                        sim.mark_last(t);
+                        sim.record(t);
                     }
                 }
                 self.publish(sim, p);

@@ -347,7 +347,7 @@ impl Sim {
     }
 
     /// Records an event on a thread's stream.
-    pub(crate) fn mark_last(&mut self, t: usize) {
+    pub(crate) fn record(&mut self, t: usize) {
         let process = &mut self.processes[self.threads[t].process];
         process.next_marker += 1;
         let marker = Some(process.next_marker);
