@@ -18,9 +18,10 @@ use gshare_enforcer::cgroup::CgroupEvents;
 use gshare_enforcer::proc;
 use gshare_gate::{Arbiter, Claim, Frame, Mode, Order, PERIOD_NS, Process, Word};
 use nix::poll::{PollFd, PollFlags, ppoll};
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::time::TimeSpec;
 
-/// Maximum number of doorbell rings per claim and period; more are ignored until the period ends.
+/// Maximum number of rings of a doorbell in a period; more are ignored until the period ends.
 const CALLS: u32 = 200;
 /// Smallest place in the frame, in thousandths, for a claim without a guaranteed share.
 const LEAST_PLACE: u32 = 10;
@@ -139,10 +140,11 @@ impl Gates {
         let (wake, woken) = UnixDatagram::pair()?;
         wake.set_nonblocking(true)?;
         woken.set_nonblocking(true)?;
+        let bells = Bells::new()?;
         let of_thread = Arc::clone(&shared);
         let thread = std::thread::Builder::new()
             .name("arbiter".to_owned())
-            .spawn(move || run(&of_thread, &woken))?;
+            .spawn(move || run(&of_thread, &woken, bells))?;
         Ok(Self {
             shared,
             wake,
@@ -186,7 +188,6 @@ struct Set {
     next_ns: Option<u64>,
     /// Blocking claim of each GPU, and since when.
     stuck: Vec<Option<(u64, u64)>>,
-    calls: BTreeMap<u64, u32>,
     /// Its figures were reported after its last look.
     is_told: bool,
     /// Sum of turns per claim at the last report.
@@ -196,28 +197,28 @@ struct Set {
 /// Per GPU: the claim whose turn it is, and when the turn ends.
 type Turns = BTreeMap<usize, (u64, u64)>;
 
-fn run(shared: &Shared, woken: &UnixDatagram) {
+fn run(shared: &Shared, woken: &UnixDatagram, mut bells: Bells) {
     let mut sets: BTreeMap<usize, Set> = BTreeMap::new();
     let mut turns = Turns::new();
     let mut period_ends = 0;
     // The service of an ordinary user lacks the right; its arbiter then has normal priority.
     gshare_abi::host::Priority::Arbiter.take();
     loop {
-        let (called, rang) = wait(&mut sets, woken, period_ends);
+        let next = sets.values().filter_map(|set| set.next_ns).min();
+        let (called, rang) = bells.wait(next, woken, period_ends);
         let mut byte = [0; 1];
         while called && woken.recv(&mut byte).is_ok() {}
         let now = monotonic_ns();
         let is_over = now >= period_ends;
         if is_over {
             period_ends = now + PERIOD_NS;
-            for set in sets.values_mut() {
-                set.calls.clear();
-            }
+            bells.begin();
         }
         let table = shared.table.lock();
         let table = table.unwrap_or_else(PoisonError::into_inner).take();
         let is_new = table.is_some();
         if let Some(table) = table {
+            bells.hang(&table);
             sets = regroup(sets, together(table));
             turns.clear();
             let mut done = shared.done.lock().unwrap_or_else(PoisonError::into_inner);
@@ -227,9 +228,9 @@ fn run(shared: &Shared, woken: &UnixDatagram) {
             });
         }
         let before = turns.clone();
-        for (index, set) in &mut sets {
+        for set in sets.values_mut() {
             let due = set.next_ns.is_some_and(|at| now >= at);
-            if is_new || due || rang.contains(index) {
+            if is_new || due || set.gpus.iter().any(|gpu| rang.contains(gpu)) {
                 set.look(&mut turns);
                 set.is_told = false;
             }
@@ -330,47 +331,123 @@ fn agree(claims: &[Entry]) {
     }
 }
 
-/// Sleeps until the next event. Returns whether the service woke it, and the sets whose doorbells rang.
-fn wait(
-    sets: &mut BTreeMap<usize, Set>,
-    woken: &UnixDatagram,
-    period_ends: u64,
-) -> (bool, Vec<usize>) {
-    let mut next = sets.values().filter_map(|g| g.next_ns).min();
-    let mut fds = vec![PollFd::new(woken.as_fd(), PollFlags::POLLIN)];
-    let mut whose = Vec::new();
-    for (index, set) in sets.iter() {
-        for (at, entry) in set.claims.iter().enumerate() {
-            if set.calls.get(&entry.claim).is_some_and(|n| *n >= CALLS) {
-                next = Some(next.map_or(period_ends, |n| n.min(period_ends)));
-                continue;
+/// The doorbells of all claims. One that rings too often in a period is not heard until the period ends.
+struct Bells {
+    ready: Epoll,
+    hung: Vec<Bell>,
+}
+
+/// The doorbell of a claim on a GPU.
+struct Bell {
+    gpu: usize,
+    turning: Arc<Turning>,
+    /// Rings in this period.
+    calls: u32,
+    is_heard: bool,
+}
+
+impl Bells {
+    fn new() -> io::Result<Self> {
+        Ok(Self {
+            ready: Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?,
+            hung: Vec::new(),
+        })
+    }
+
+    /// Takes those of a new table.
+    fn hang(&mut self, table: &Table) {
+        let before = std::mem::take(&mut self.hung);
+        for bell in before.iter().filter(|bell| bell.is_heard) {
+            // It is in there, and its descriptor is open.
+            let _ = self.ready.delete(&bell.turning.bell);
+        }
+        let calls = |turning| {
+            let same = before
+                .iter()
+                .find(|bell| Arc::ptr_eq(&bell.turning, turning));
+            same.map_or(0, |bell| bell.calls)
+        };
+        let bells = table.values().flatten().map(|entry| Bell {
+            gpu: entry.gpu,
+            turning: Arc::clone(&entry.turning),
+            calls: calls(&entry.turning),
+            is_heard: false,
+        });
+        self.hung = bells.collect();
+        self.listen();
+    }
+
+    /// Begins a period: all are heard again.
+    fn begin(&mut self) {
+        for bell in &mut self.hung {
+            bell.calls = 0;
+        }
+        self.listen();
+    }
+
+    fn listen(&mut self) {
+        for (at, bell) in self.hung.iter_mut().enumerate() {
+            let is_heard = bell.calls < CALLS;
+            let fd = &bell.turning.bell;
+            let done = match (bell.is_heard, is_heard) {
+                (false, true) => {
+                    let event = EpollEvent::new(EpollFlags::EPOLLIN, at as u64);
+                    self.ready.add(fd, event)
+                }
+                (true, false) => self.ready.delete(fd),
+                _ => continue,
+            };
+            match done {
+                Ok(()) => bell.is_heard = is_heard,
+                Err(error) => tracing::error!(%error, "cannot poll a claim's doorbell"),
             }
-            fds.push(PollFd::new(entry.turning.bell.as_fd(), PollFlags::POLLIN));
-            whose.push((*index, at));
         }
     }
-    let timeout = next.map(|at| {
-        let ns = at.saturating_sub(monotonic_ns()).min(1_000_000_000);
-        TimeSpec::new(0, i64::try_from(ns.min(999_999_999)).unwrap_or(0))
-    });
-    if ppoll(&mut fds, timeout, None).is_err() {
-        return (false, Vec::new());
+
+    /// Sleeps until a time or an event. Returns whether the service woke it, and the GPUs whose doorbells rang.
+    fn wait(
+        &mut self,
+        next: Option<u64>,
+        woken: &UnixDatagram,
+        period_ends: u64,
+    ) -> (bool, Vec<usize>) {
+        let is_deaf = self.hung.iter().any(|bell| !bell.is_heard);
+        let next = next.into_iter().chain(is_deaf.then_some(period_ends)).min();
+        let timeout = next.map(|at| {
+            let ns = at.saturating_sub(monotonic_ns()).min(1_000_000_000);
+            TimeSpec::new(0, i64::try_from(ns.min(999_999_999)).unwrap_or(0))
+        });
+        // epoll itself waits for whole milliseconds.
+        let mut fds =
+            [woken.as_fd(), self.ready.0.as_fd()].map(|fd| PollFd::new(fd, PollFlags::POLLIN));
+        if ppoll(&mut fds, timeout, None).is_err() {
+            return (false, Vec::new());
+        }
+        let [by_service, has_rung] = fds.map(|fd| fd.any() == Some(true));
+        let rang = if has_rung { self.answer() } else { Vec::new() };
+        (by_service, rang)
     }
-    let is_ready = |fd: &PollFd<'_>| fd.any() == Some(true);
-    let by_service = fds.first().is_some_and(is_ready);
-    let called: Vec<bool> = fds[1..].iter().map(is_ready).collect();
-    let mut rang = Vec::new();
-    for ((index, at), _) in whose.iter().zip(called).filter(|(_, called)| *called) {
-        if let Some(set) = sets.get_mut(index)
-            && let Some(entry) = set.claims.get(*at)
-        {
+
+    /// Empties the doorbells that rang, and returns their GPUs.
+    fn answer(&mut self) -> Vec<usize> {
+        let mut events = [EpollEvent::empty(); 64];
+        let count = self.ready.wait(&mut events, EpollTimeout::ZERO);
+        let mut rang = Vec::new();
+        let mut is_deaf = false;
+        for event in &events[..count.unwrap_or(0)] {
+            let Some(bell) = self.hung.get_mut(event.data() as usize) else {
+                continue;
+            };
             // A member can shut down its end, which is readable without a byte from then on.
-            let calls = entry.turning.bell.drain().max(1);
-            *set.calls.entry(entry.claim).or_default() += calls;
-            rang.push(*index);
+            bell.calls += bell.turning.bell.drain().max(1);
+            is_deaf |= bell.calls >= CALLS;
+            rang.push(bell.gpu);
         }
+        if is_deaf {
+            self.listen();
+        }
+        rang
     }
-    (by_service, rang)
 }
 
 impl Set {
@@ -628,12 +705,28 @@ mod tests {
     fn a_member_that_shuts_its_end_of_the_doorbell_down_costs_few_looks() {
         let dir = tempfile::tempdir().expect("a directory");
         let (one, other) = (entry(dir.path(), 1, 0).0, entry(dir.path(), 2, 0).0);
-        let mut sets = regroup(BTreeMap::new(), together(table(&[&one, &other])));
-        shutdown(one.turning.member_fd().as_raw_fd(), Shutdown::Write).expect("shut down");
+        let mut bells = Bells::new().expect("epoll");
+        bells.hang(&table(&[&one, &other]));
         let woken = UnixDatagram::unbound().expect("a socket");
-        let soon = monotonic_ns() + 1_000_000_000;
-        let looks = (0..CALLS * 2).map(|_| wait(&mut sets, &woken, soon).1.len());
-        assert_eq!(looks.take_while(|rang| *rang > 0).count(), CALLS as usize);
+        let mut looks = |how| {
+            shutdown(one.turning.member_fd().as_raw_fd(), how).expect("shut down");
+            bells.begin();
+            let looks = (0..CALLS * 2).map(|n| {
+                // The claim that is not heard stays so if others come and go.
+                if n == CALLS + 1 {
+                    bells.hang(&table(&[&other, &one]));
+                }
+                let soon = monotonic_ns() + 1_000_000;
+                bells.wait(None, &woken, soon).1.len()
+            });
+            looks.collect::<Vec<_>>()
+        };
+        for how in [Shutdown::Write, Shutdown::Read] {
+            let looks = looks(how);
+            let (early, late) = looks.split_at(CALLS as usize);
+            assert!(early.iter().all(|rang| *rang == 1), "{how:?}: {early:?}");
+            assert!(late.iter().all(|rang| *rang == 0), "{how:?}: {late:?}");
+        }
     }
 
     #[test]

@@ -40,7 +40,7 @@ pub(crate) fn names_in(cgroup: &ClaimCgroup) -> Vec<String> {
 pub(crate) fn name_of(pid: i32) -> Option<String> {
     let cgroups = |of: &str| std::fs::read_to_string(format!("/proc/{of}/cgroup"));
     let (found, own) = (cgroups(&pid.to_string()).ok()?, cgroups("self").ok()?);
-    let watched = || proc::ancestors(pid).iter().find_map(|a| conmon_name(a.pid));
+    let watched = || watchers(pid).iter().find_map(|words| watched_by(words));
     id_in(&found, &own).map(|id| name(pid, id)).or_else(watched)
 }
 
@@ -117,11 +117,19 @@ fn first_process(cgroup: &Path) -> io::Result<Option<i32>> {
 
 /// The container name of podman's `conmon` among the ancestors of the container's processes.
 fn watched_name(pid: i32, id: &str) -> Option<String> {
-    let ancestors = proc::ancestors(pid);
-    let mut watchers = ancestors
+    let of_this = |words: &&Vec<String>| words.iter().any(|w| w == id);
+    let watchers = watchers(pid);
+    watchers
         .iter()
-        .filter(|a| words_of(a.pid).is_some_and(|words| words.iter().any(|w| w == id)));
-    watchers.find_map(|a| conmon_name(a.pid))
+        .filter(of_this)
+        .find_map(|words| watched_by(words))
+}
+
+/// Command lines of podman's `conmon` among the ancestors of a process.
+fn watchers(pid: i32) -> Vec<Vec<String>> {
+    let ancestors = proc::ancestors(pid);
+    let watchers = ancestors.iter().filter(|a| a.comm == "conmon");
+    watchers.filter_map(|a| words_of(a.pid)).collect()
 }
 
 #[cfg(test)]
