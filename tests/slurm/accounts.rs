@@ -341,11 +341,10 @@ fn comments(slurm: &Slurm, worked: f64) {
     let ssh = slurm.dir.join("ssh");
     write(&ssh, script);
     set_mode("755", &ssh);
-    let path = std::env::var("PATH").expect("set");
     let comment = |hosts: &[&str]| {
         let mut command = slurm.station.command();
         command.args(["slurm", "comment", "--config", &config.to_string()]);
-        command.env("PATH", format!("{}:{path}", slurm.dir.display()));
+        command.env("PATH", format!("{}:{PATH}", slurm.dir.display()));
         command.env("SLURM_CONF", slurm.dir.join("slurm.conf"));
         command.args(hosts).output().expect("gshare runs")
     };

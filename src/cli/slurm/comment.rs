@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::super::args::slurm::CommentArgs;
 use super::super::nodes;
 use super::super::report::{add, average};
-use super::{Not, Outcome, Site, out};
+use super::{Not, Outcome, Site, out, program};
 use crate::cli::claim::unexpected;
 use crate::command::failure::{self, Failure};
 
@@ -37,8 +37,8 @@ struct Used {
     usage: Usage,
 }
 
-pub(super) fn run(config: Option<&Path>, args: &CommentArgs) -> Outcome {
-    let mut sacct = Command::new("sacct");
+pub(super) fn run(site: &Site, config: Option<&Path>, args: &CommentArgs) -> Outcome {
+    let mut sacct = Command::new(program(&site.jobs, "sacct"));
     sacct.args("--noheader --parsable2 --allocations --allusers".split(' '));
     sacct.args([
         FIELDS,
@@ -69,7 +69,7 @@ pub(super) fn run(config: Option<&Path>, args: &CommentArgs) -> Outcome {
         // A node that does not answer now may answer next time.
         let sum = sums.get(&job).filter(|(answers, _)| *answers == nodes);
         let Some((_, usage)) = sum else { continue };
-        let mut sacctmgr = Command::new("sacctmgr");
+        let mut sacctmgr = Command::new(program(&site.jobs, "sacctmgr"));
         sacctmgr.args("--immediate --quiet modify job where".split(' '));
         let (job, text) = (format!("jobid={job}"), text(usage));
         sacctmgr.args([&job, "set", &format!("AdminComment={text}")]);
