@@ -1753,6 +1753,9 @@ fn a_job_starts_nearly_as_soon_as_under_plain_slurm() {
         (15.0, 60.0)
     };
     assert!(median <= most_median && p99 <= most_p99, "{median} {p99}");
+    let left = [&plain, &with].map(left_by_a_killed_slurmstepd);
+    println!("left by a killed slurmstepd: {left:?}");
+    assert_eq!(left[0], left[1], "Slurm itself leaves that");
 }
 
 /// Kills the slurmstepd of a job's first step.
@@ -1762,6 +1765,22 @@ fn kill_slurmstepd(job: &Path) {
         let pid = pid.parse().expect("a pid");
         kill(Pid::from_raw(pid), Signal::SIGKILL).expect("killed");
     }
+}
+
+/// The cgroups, with their depths, of an ended job whose slurmstepd was killed.
+fn left_by_a_killed_slurmstepd(slurm: &Slurm) -> String {
+    let words = ["srun", "--gres=shard:1", &slurm.client()];
+    let mut job = Raw::start(slurm.command(slurm.uids().0, &words));
+    let scope = slice().join(format!("{}_slurmstepd.scope", slurm.node));
+    let mut dirs = std::fs::read_dir(&scope).expect("there").flatten();
+    let dir = dirs.find(|dir| dir.path().join("step_0").exists());
+    kill_slurmstepd(&dir.expect("the job's").path());
+    slurm.says(0, &["scancel", "--state=running", "--partition=main"]);
+    job.kill();
+    slurm.is_over();
+    let scope = scope.display().to_string();
+    let find = ["find", &scope, "-path", "*/step_*", "-type", "d"];
+    slurm.says(0, &[&find[..], &["-printf", "%d %f\n"]].concat())
 }
 
 /// A job of one program with memory on a GPU, which Slurm suspends.
