@@ -1276,6 +1276,7 @@ fn jobs_stay_in_their_claim_however_they_run_and_end() {
     slurm.replace("plugstack.conf", "\n", &late);
     neighbours(&slurm);
     slurm.replace("plugstack.conf", &late, "\n");
+    late_question(&slurm);
     one_limit_for_all(&slurm);
     let gshare = slurm.station.program().display().to_string();
 
@@ -1468,6 +1469,20 @@ fn with_constrained_devices_tasks_see_the_gpus_that_slurm_gave_them() {
         }
         slurm.is_over();
     }
+}
+
+/// The `extern` step asks for the claim too, here so late that the job could be over.
+fn late_question(slurm: &Slurm) {
+    let (slow, gshare) = (slurm.dir.join("slow"), slurm.station.program());
+    let script = "#!/bin/sh\n! grep -q extern /proc/$PPID/cmdline || sleep 2\nexec";
+    write(&slow, format!("{script} {} \"$@\"\n", gshare.display()));
+    set_mode("755", &slow);
+    let slow = format!("gshare={} x=", slow.display());
+    slurm.replace("plugstack.conf", "gshare=/", &format!("{slow}/"));
+    slurm.says(slurm.uids().0, &["srun", "--gres=shard:1", "true"]);
+    std::thread::sleep(Duration::from_secs(3));
+    slurm.replace("plugstack.conf", &slow, "gshare=");
+    slurm.is_over();
 }
 
 /// A batch script, its background process and its step share the memory of one claim.

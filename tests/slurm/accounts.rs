@@ -301,6 +301,7 @@ fn accounts_bill_and_limit_the_parts_of_gpus() {
     let gpu = &board(&slurm.station).snapshot().gpus[2];
     let worked = gpu.sm_ns as f64 / 1e9 / f64::from(gpu.model.sms);
     comments(&slurm, 100.0 * worked / (0.5 * jobs[&1].2));
+    late_question(&slurm);
 }
 
 /// The memory of a suspended job moves into the job's own cgroup, or stays on the GPU if there is no room.

@@ -336,13 +336,12 @@ int slurm_spank_init_post_opt(spank_t sp, int ac, char **av)
 	return 0;
 }
 
-/* Reads the answer just before slurmstepd creates the tasks, so that both work in parallel until then. */
-int slurm_spank_user_init(spank_t sp, int ac, char **av)
+/* Reads the answer. */
+static void hear(void)
 {
 	int status = 0;
-	(void)sp, (void)ac, (void)av;
 	if (answer < 0)
-		return 0;
+		return;
 	todo = all_of(answer);
 	close(answer);
 	answer = -1;
@@ -350,6 +349,21 @@ int slurm_spank_user_init(spank_t sp, int ac, char **av)
 		;
 	if (!(todo && WIFEXITED(status) && WEXITSTATUS(status) == 0))
 		no_answer();
+}
+
+/* Just before slurmstepd creates the tasks, so that both work in parallel until then. */
+int slurm_spank_user_init(spank_t sp, int ac, char **av)
+{
+	(void)sp, (void)ac, (void)av;
+	hear();
+	return 0;
+}
+
+/* The `extern` step has no user_init. A claim that is made after the job's epilog would stay. */
+int slurm_spank_exit(spank_t sp, int ac, char **av)
+{
+	(void)sp, (void)ac, (void)av;
+	hear();
 	return 0;
 }
 
