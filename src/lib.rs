@@ -19,6 +19,7 @@ pub mod kernel;
 pub mod launcher;
 pub mod monitor;
 mod off;
+mod plugin;
 mod records;
 pub mod release;
 mod setup;

@@ -52,6 +52,8 @@ pub struct Options {
     pub runtime: Option<PathBuf>,
     /// The machine's own libcuda and libnvidia-ml instead of the simulated ones.
     pub libraries: Option<(PathBuf, PathBuf)>,
+    /// The service's `PATH`, if not this process's.
+    pub path: Option<String>,
 }
 
 impl Options {
@@ -75,6 +77,7 @@ impl Options {
             strict: false,
             runtime: None,
             libraries: None,
+            path: None,
         }
     }
 }
@@ -91,6 +94,7 @@ pub struct Station {
     names: String,
     /// Directory of the libcuda that programs find.
     libraries: PathBuf,
+    path: Option<String>,
     service: Option<Child>,
 }
 
@@ -192,6 +196,7 @@ impl Station {
             cgroup_root,
             names: names.join(","),
             libraries: cuda.parent().unwrap_or(&sim).to_owned(),
+            path: options.path.clone(),
             service: None,
         };
         station.start_service()?;
@@ -224,6 +229,7 @@ impl Station {
         // A process group of its own: Ctrl-C at the terminal is for the demo, which then ends it in order.
         let child = command
             .env("GSHARE_USER_NAMES", &self.names)
+            .envs(self.path.iter().map(|path| ("PATH", path)))
             .env_remove("GSHARE_SOCKET")
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)

@@ -25,6 +25,8 @@ use support::users::{Users, as_user, reachable};
 use support::{FULL, GIB, Random, Raw, SOON, board, is_root, station_with, text, until, words};
 
 const HEADER: &str = "/usr/include/slurm/spank.h";
+/// A `PATH` without Slurm's commands, as of a service where Slurm is in `/opt/slurm`.
+const PATH: &str = "/usr/sbin:/sbin";
 /// From the site's directory.
 const TOML: &str = "../gshare.toml";
 
@@ -105,6 +107,7 @@ fn workstation(strict: bool) -> Station {
         o.strict = strict;
         o.config = "[claims]\nleftover-grace = \"1s\"\n\n[slurm]\ngpus = [2, 3]\n".to_owned();
         o.costs = "spin_1ms 1000000ns\ntrain_step 4ms\n".to_owned();
+        o.path = Some(PATH.to_owned());
     })
 }
 
@@ -522,6 +525,7 @@ impl Slurm {
         command.arg(self.station.dir().join("gshare.toml"));
         command.env("SLURM_CONF", self.dir.join("slurm.conf"));
         command.env("SLURMD_NODENAME", &self.node);
+        command.env("PATH", PATH);
         let output = command.output().expect("gshare runs");
         (text(&output), output.status.code())
     }
@@ -795,9 +799,7 @@ fn a_part_of_a_gpu_that_slurm_gave_out_binds() {
     // The GPU is the one that Slurm chose, also behind the device filter; and all steps of a batch job have one
     // claim.
     assert_eq!(half.finish(), Some(0));
-    until("the job's claim ends", SOON, || {
-        slurm.claims().is_empty().then_some(())
-    });
+    slurm.is_over();
     let two = slurm.says(ada, &[&["srun", "--gres=gpu:2"], &show[..]].concat());
     assert_eq!(two, format!("{},{}", uuid(2), uuid(3)));
     let script = slurm.dir.join("batch.sh");
@@ -867,9 +869,7 @@ fn a_part_of_a_gpu_that_slurm_gave_out_binds() {
     options(&slurm);
     given_twice(&slurm);
     image(&slurm);
-    until("nothing is left", SOON, || {
-        (slurm.claims().is_empty() && slurm.node().contains("State=IDLE ")).then_some(())
-    });
+    slurm.is_over();
 }
 
 /// Slurm 22.05 also gives a job of all GPUs one of which another job has shards: gshare counts both, and warns. Later
@@ -915,9 +915,7 @@ fn given_twice(slurm: &Slurm) {
     let notices = slurm.station.snapshot().expect("served").notices;
     assert!(notices.iter().any(|n| n.text == text), "{notices:?}");
     assert_eq!([part.finish(), whole.finish()], [Some(0); 2]);
-    until("both are over", SOON, || {
-        slurm.claims().is_empty().then_some(())
-    });
+    slurm.is_over();
 }
 
 /// A job in an image that it enters itself, as with enroot and pyxis.
@@ -1122,7 +1120,7 @@ fn while_the_service_is_silent_whole_gpus_start_and_parts_do_not() {
     assert_eq!(slurm.claim("slurm-1").members.len(), 1);
 
     // A slurmd that restarts under the job.
-    let slurmd = slurm.daemons.last_mut().expect("runs");
+    let mut slurmd = slurm.daemons.pop().expect("runs");
     kill(Pid::from_raw(slurmd.id().cast_signed()), Signal::SIGTERM).expect("ended");
     slurmd.wait().expect("ended");
     slurm.start_daemon(2);
@@ -1174,6 +1172,34 @@ fn while_the_service_is_silent_whole_gpus_start_and_parts_do_not() {
         "{said}"
     );
 
+    // A slurmd that starts without the plugin runs the health check before it takes a job.
+    slurm.is_over();
+    let not_loaded = "Reason=gshare: plugin not loaded";
+    let waits = "sbatch --parsable --begin=now+3 --gres=gpu:1 --output=/dev/null --wrap=true";
+    let waits = slurm.says(ada, &support::words(waits));
+    slurm.replace("plugstack.conf", "optional", "#optional");
+    slurm.crash(2, || ());
+    until("the node is drained", SOON, || {
+        slurm.node().contains(not_loaded).then_some(())
+    });
+    std::thread::sleep(Duration::from_secs(4));
+    let state = [
+        "squeue",
+        "--noheader",
+        "--format=%T",
+        "--states=all",
+        "--jobs",
+        &waits,
+    ];
+    assert_eq!(slurm.says(ada, &state), "PENDING");
+    slurm.says(0, &["scancel", &waits]);
+    slurm.replace("plugstack.conf", "#optional", "optional");
+    slurm.crash(2, || ());
+    let resume = format!("NodeName={}", slurm.node);
+    slurm.says(0, &["scontrol", "update", &resume, "State=RESUME"]);
+    slurm.health();
+    slurm.is_over();
+
     // A plugin of another release, which Slurm does not load.
     let plugin = slurm.dir.join("gshare_spank.so");
     std::fs::rename(&plugin, slurm.dir.join("away")).expect("moved");
@@ -1187,8 +1213,7 @@ fn while_the_service_is_silent_whole_gpus_start_and_parts_do_not() {
     assert!(built.status.success(), "{}", text(&built));
     slurm.says(ada, &["srun", "--gres=gpu:1", "true"]);
     slurm.health();
-    let node = slurm.node();
-    assert!(node.contains("Reason=gshare: plugin not loaded"), "{node}");
+    assert!(slurm.node().contains(not_loaded), "{}", slurm.node());
     let (said, code) = slurm.gshare("check");
     let older = format!("compiled for Slurm 21.11, so Slurm {}", slurm.release());
     assert!(
@@ -1251,6 +1276,7 @@ fn jobs_stay_in_their_claim_however_they_run_and_end() {
     slurm.replace("plugstack.conf", "\n", &late);
     neighbours(&slurm);
     slurm.replace("plugstack.conf", &late, "\n");
+    late_question(&slurm);
     one_limit_for_all(&slurm);
     let gshare = slurm.station.program().display().to_string();
 
@@ -1294,9 +1320,7 @@ fn jobs_stay_in_their_claim_however_they_run_and_end() {
     assert_eq!(total, after[0].gpus[0].mem_limit);
     assert_eq!(adopted.finish(), Some(0));
     assert_eq!(joined.finish(), Some(0));
-    until("the job's claim ends", SOON, || {
-        slurm.claims().is_empty().then_some(())
-    });
+    slurm.is_over();
 
     // The time limit, which slurmctld checks every half minute; and a killed slurmstepd.
     let gone = |number: u32| {
@@ -1330,11 +1354,7 @@ fn jobs_stay_in_their_claim_however_they_run_and_end() {
     let soon = "EndTime=now+5seconds";
     slurm.says(0, &["scontrol", "update", &format!("job={long}"), soon]);
     let (mut killed, number) = begin(3);
-    let procs = slurm.cgroup(number).join("step_0/slurm/cgroup.procs");
-    for pid in std::fs::read_to_string(procs).expect("there").lines() {
-        let pid = pid.parse().expect("a pid");
-        kill(Pid::from_raw(pid), Signal::SIGKILL).expect("killed");
-    }
+    kill_slurmstepd(&slurm.cgroup(number));
     slurm.says(0, &["scancel", &number.to_string()]);
     ended("slurmstepd killed", number, 3);
     ended("time limit", long, 2);
@@ -1449,6 +1469,20 @@ fn with_constrained_devices_tasks_see_the_gpus_that_slurm_gave_them() {
         }
         slurm.is_over();
     }
+}
+
+/// The `extern` step asks for the claim too, here so late that the job could be over.
+fn late_question(slurm: &Slurm) {
+    let (slow, gshare) = (slurm.dir.join("slow"), slurm.station.program());
+    let script = "#!/bin/sh\n! grep -q extern /proc/$PPID/cmdline || sleep 2\nexec";
+    write(&slow, format!("{script} {} \"$@\"\n", gshare.display()));
+    set_mode("755", &slow);
+    let slow = format!("gshare={} x=", slow.display());
+    slurm.replace("plugstack.conf", "gshare=/", &format!("{slow}/"));
+    slurm.says(slurm.uids().0, &["srun", "--gres=shard:1", "true"]);
+    std::thread::sleep(Duration::from_secs(3));
+    slurm.replace("plugstack.conf", &slow, "gshare=");
+    slurm.is_over();
 }
 
 /// A batch script, its background process and its step share the memory of one claim.
@@ -1734,6 +1768,34 @@ fn a_job_starts_nearly_as_soon_as_under_plain_slurm() {
         (15.0, 60.0)
     };
     assert!(median <= most_median && p99 <= most_p99, "{median} {p99}");
+    let left = [&plain, &with].map(left_by_a_killed_slurmstepd);
+    println!("left by a killed slurmstepd: {left:?}");
+    assert_eq!(left[0], left[1], "Slurm itself leaves that");
+}
+
+/// Kills the slurmstepd of a job's first step.
+fn kill_slurmstepd(job: &Path) {
+    let procs = job.join("step_0/slurm/cgroup.procs");
+    for pid in std::fs::read_to_string(procs).expect("there").lines() {
+        let pid = pid.parse().expect("a pid");
+        kill(Pid::from_raw(pid), Signal::SIGKILL).expect("killed");
+    }
+}
+
+/// The cgroups, with their depths, of an ended job whose slurmstepd was killed.
+fn left_by_a_killed_slurmstepd(slurm: &Slurm) -> String {
+    let words = ["srun", "--gres=shard:1", &slurm.client()];
+    let mut job = Raw::start(slurm.command(slurm.uids().0, &words));
+    let scope = slice().join(format!("{}_slurmstepd.scope", slurm.node));
+    let mut dirs = std::fs::read_dir(&scope).expect("there").flatten();
+    let dir = dirs.find(|dir| dir.path().join("step_0").exists());
+    kill_slurmstepd(&dir.expect("the job's").path());
+    slurm.says(0, &["scancel", "--state=running", "--partition=main"]);
+    job.kill();
+    slurm.is_over();
+    let scope = scope.display().to_string();
+    let find = ["find", &scope, "-path", "*/step_*", "-type", "d"];
+    slurm.says(0, &[&find[..], &["-printf", "%d %f\n"]].concat())
 }
 
 /// A job of one program with memory on a GPU, which Slurm suspends.

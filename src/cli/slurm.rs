@@ -29,6 +29,7 @@ use super::args::slurm::{SlurmArgs, SlurmCommand, TaskArgs};
 use super::claim::unexpected;
 use super::failure::{self, Failure};
 use super::{Outcome, out};
+use crate::plugin::{jobs, program};
 use gres::Given;
 use job::{Cgroup, Rules};
 pub(crate) use queue::SlurmJob;
@@ -51,7 +52,7 @@ pub(crate) fn run(args: &SlurmArgs) -> Outcome {
             Ok(0)
         }
         SlurmCommand::Health => health::run(&site()?),
-        SlurmCommand::Comment(of) => comment::run(args.config.as_deref(), of),
+        SlurmCommand::Comment(of) => comment::run(&site()?, args.config.as_deref(), of),
         SlurmCommand::Used => comment::used(&site()?),
         SlurmCommand::Task(args) => {
             let text = match site().and_then(|site| task(&site, args)) {
@@ -73,7 +74,7 @@ fn variable(name: &str) -> String {
 struct Site {
     config: Config,
     socket: PathBuf,
-    /// Directory of the jobs' files: beside the claims' pages, gone after a reboot.
+    /// Directory of the plugin's files and the jobs'.
     jobs: PathBuf,
 }
 
@@ -92,15 +93,20 @@ impl Site {
         };
         let paths = config.paths(Mode::System);
         Ok(Self {
+            jobs: jobs(&paths),
             config,
             socket: paths.socket,
-            jobs: paths.runtime_dir.join("slurm"),
         })
     }
 
     /// Whether Slurm allocates GPUs of this machine.
     fn is_on(&self) -> bool {
         self.config.slurm.gpus != SlurmGpus::None
+    }
+
+    /// The output of scontrol.
+    fn scontrol(&self, words: &[&str]) -> Result<String, Failure> {
+        slurm(&program(&self.jobs, "scontrol"), words)
     }
 
     /// Asks the service, and waits for at most two seconds.
@@ -129,8 +135,9 @@ fn soon<T: Send + 'static>(find: impl FnOnce() -> T + Send + 'static) -> Option<
 
 /// The output of a Slurm command, if it succeeds within [`PATIENCE`]: while slurmctld is down, the command itself
 /// would retry for longer.
-fn slurm(program: &str, words: &[&str]) -> Result<String, Failure> {
+fn slurm(program: &Path, words: &[&str]) -> Result<String, Failure> {
     let mut command = Command::new(program);
+    let program = program.display();
     command
         .args(words)
         .stdin(Stdio::null())

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::super::args::slurm::CommentArgs;
 use super::super::nodes;
 use super::super::report::{add, average};
-use super::{Not, Outcome, Site, out};
+use super::{Not, Outcome, Site, out, program};
 use crate::cli::claim::unexpected;
 use crate::command::failure::{self, Failure};
 
@@ -37,8 +37,8 @@ struct Used {
     usage: Usage,
 }
 
-pub(super) fn run(config: Option<&Path>, args: &CommentArgs) -> Outcome {
-    let mut sacct = Command::new("sacct");
+pub(super) fn run(site: &Site, config: Option<&Path>, args: &CommentArgs) -> Outcome {
+    let mut sacct = Command::new(program(&site.jobs, "sacct"));
     sacct.args("--noheader --parsable2 --allocations --allusers".split(' '));
     sacct.args([
         FIELDS,
@@ -64,19 +64,22 @@ pub(super) fn run(config: Option<&Path>, args: &CommentArgs) -> Outcome {
             Err(failure) => first = first.or(Some(failure)),
         }
     }
-    let mut written = 0;
-    for Job { job, nodes, .. } in jobs {
+    let texts = jobs.iter().filter_map(|Job { job, nodes, .. }| {
         // A node that does not answer now may answer next time.
-        let sum = sums.get(&job).filter(|(answers, _)| *answers == nodes);
-        let Some((_, usage)) = sum else { continue };
-        let mut sacctmgr = Command::new("sacctmgr");
-        sacctmgr.args("--immediate --quiet modify job where".split(' '));
-        let (job, text) = (format!("jobid={job}"), text(usage));
-        sacctmgr.args([&job, "set", &format!("AdminComment={text}")]);
-        match said(sacctmgr, "") {
-            Ok(_) => written += 1,
-            Err(failure) => first = first.or(Some(failure)),
-        }
+        let (_, usage) = sums.get(job).filter(|(answers, _)| answers == nodes)?;
+        Some(format!(
+            "modify job where jobid={job} set AdminComment=\"{}\"\n",
+            text(usage)
+        ))
+    });
+    let texts: String = texts.collect();
+    let mut written = 0;
+    if !texts.is_empty() {
+        let mut sacctmgr = Command::new(program(&site.jobs, "sacctmgr"));
+        // It reads commands from stdin, and goes on after one that fails.
+        let (said, failed) = output(sacctmgr.args(["--immediate", "--quiet"]), &texts)?;
+        written = said.matches("Modified jobs").count();
+        first = first.or(failed);
     }
     out::print(&format!("comments written: {written}\n"))?;
     first.map_or(Ok(0), Err)
@@ -140,6 +143,12 @@ fn asked(host: Option<&OsStr>, config: Option<&Path>, lines: &str) -> Result<Vec
 
 /// The output of a successful command with this input.
 fn said(mut command: Command, input: &str) -> Result<String, Failure> {
+    let (said, failed) = output(&mut command, input)?;
+    failed.map_or(Ok(said), Err)
+}
+
+/// The output of a command with this input, and why it failed.
+fn output(command: &mut Command, input: &str) -> Result<(String, Option<Failure>), Failure> {
     let name = command.get_program().display().to_string();
     let failed = |e| Failure::new(failure::NOT_FOUND, format!("{name}: {e}"));
     // A pipe could fill while its reader writes.
@@ -149,13 +158,12 @@ fn said(mut command: Command, input: &str) -> Result<String, Failure> {
     let output = command.stdin(Stdio::from(file)).output().map_err(failed)?;
     let [text, error] =
         [output.stdout, output.stderr].map(|t| String::from_utf8_lossy(&t).into_owned());
-    match output.status.success() {
-        true => Ok(text),
-        false => Err(Failure::new(
-            failure::NOT_AVAILABLE,
-            format!("{name}: {}", error.trim()),
-        )),
-    }
+    // sacctmgr says the same of each command that failed.
+    let mut why: Vec<&str> = error.trim().lines().collect();
+    why.dedup();
+    let why = why.join("\n");
+    let failed = || Failure::new(failure::NOT_AVAILABLE, format!("{name}: {why}"));
+    Ok((text, (!output.status.success()).then(failed)))
 }
 
 /// Prints how the jobs in the lines of stdin used GPUs of this machine.

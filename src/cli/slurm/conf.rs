@@ -37,7 +37,7 @@ fn matching(name: PathBuf) -> Vec<PathBuf> {
     if name.exists() {
         return vec![name];
     }
-    let mut sh = Command::new("sh");
+    let mut sh = Command::new("/bin/sh");
     sh.args(["-c", r"IFS=; printf '%s\n' $0"]).arg(name);
     let found = sh.output().map(|o| o.stdout).unwrap_or_default();
     let found = String::from_utf8_lossy(&found);

@@ -8,7 +8,7 @@ use gshare_proto::{Call, Reply, messages};
 
 use super::super::args::slurm::{ConfigArgs, FILES, SiteArgs};
 use super::health::{drained, node};
-use super::{Not, Outcome, Site, conf, gres, slurm};
+use super::{Not, Outcome, Site, conf, gres};
 use crate::command::failure::Failure;
 use crate::command::out;
 
@@ -183,15 +183,16 @@ fn lacks(config: &str, node: &str) -> Vec<String> {
         let mut words = line.split_whitespace();
         words.find(|w| w.ends_with("gshare_spank.so"))
     });
+    let plugin = plugin.map(|named| placed(named, value(config, "PluginDir")));
     let version = value(config, "SLURM_VERSION");
     match plugin {
         None => missing.push(format!("{stack}: no line for gshare_spank.so")),
-        Some(plugin) if !Path::new(plugin).exists() => missing.push(format!(
+        Some(plugin) if !Path::new(&plugin).exists() => missing.push(format!(
             "{plugin} does not exist: compile it with {}",
-            compile(plugin)
+            compile(&plugin)
         )),
         Some(plugin) => {
-            let wrong = match fs::read(plugin).ok().and_then(|bytes| built_for(&bytes)) {
+            let wrong = match fs::read(&plugin).ok().and_then(|bytes| built_for(&bytes)) {
                 Some(own) if version.starts_with(&format!("{own}.")) => None,
                 Some(own) => Some(format!(
                     "is compiled for Slurm {own}, so Slurm {version} does not load it"
@@ -201,7 +202,7 @@ fn lacks(config: &str, node: &str) -> Vec<String> {
             missing.extend(wrong.map(|wrong| {
                 format!(
                     "{plugin} {wrong}: compile it again with {}",
-                    compile(plugin)
+                    compile(&plugin)
                 )
             }));
         }
@@ -232,13 +233,21 @@ fn lacks(config: &str, node: &str) -> Vec<String> {
     missing
 }
 
+/// The file of a plugin in plugstack.conf: Slurm looks for one that is not absolute in these directories, in this order.
+fn placed(named: &str, dirs: &str) -> String {
+    let mut all = dirs.split(':').map(|dir| Path::new(dir).join(named));
+    let there = all.clone().find(|file| file.exists());
+    let file = there.or_else(|| all.next());
+    file.map_or_else(String::new, |file| file.display().to_string())
+}
+
 /// The command that compiles the plugin.
 pub(super) fn compile(plugin: impl Display) -> String {
     format!("gshare slurm config gshare_spank.c | cc -shared -fPIC -O2 -x c - -o {plugin}")
 }
 
-/// The mark of a compiled plugin that does what `gshare slurm task` of this gshare prints.
-pub(super) const MARK: &[u8] = b"gshare-plugin-2:";
+/// The mark of a compiled plugin that agrees with this gshare.
+pub(super) const MARK: &[u8] = b"gshare-plugin-3:";
 
 /// The Slurm release of such a plugin, `22.05`.
 pub(super) fn built_for(plugin: &[u8]) -> Option<String> {
@@ -307,10 +316,10 @@ pub(super) fn check(site: &Site) -> Outcome {
         Err(Not::Refused(why)) => missing.push(format!("gshare's service: {why}")),
         _ => missing.push(messages::no_answer(site.socket.display())),
     }
-    let asked = slurm("scontrol", &["show", "config"]).and_then(|config| {
+    let asked = site.scontrol(&["show", "config"]).and_then(|config| {
         Ok((
             config,
-            slurm("scontrol", &["show", "node", &node(), "--oneliner"])?,
+            site.scontrol(&["show", "node", &node(), "--oneliner"])?,
         ))
     });
     match asked {
@@ -384,6 +393,11 @@ mod tests {
         fs::rename(&stack, dir.path().join("more/gshare.conf")).unwrap();
         file("plugstack.conf", "include more/*.conf\n");
         assert_eq!(lacks(&config, node), [""; 0]);
+        // Slurm looks for it in these directories, in this order.
+        file("plugstack.conf", "required gshare_spank.so\n");
+        let named = format!("{config}PluginDir = /none:{}\n", dir.path().display());
+        assert_eq!(lacks(&named, node), [""; 0]);
+        file("plugstack.conf", "include more/*.conf\n");
         let several = format!(
             "Epilog[0] = /site/epilog\n{}",
             config.replace("Epilog =", "Epilog[1] =")

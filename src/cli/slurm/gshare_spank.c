@@ -29,11 +29,11 @@
 SPANK_PLUGIN(gshare, 1);
 
 /* Tells `gshare slurm check` the Slurm release for which the plugin was compiled. The number in the mark changes with
- * what `gshare slurm task` prints. */
+ * what `gshare slurm task` prints and `gshare slurm health` reads. */
 __attribute__((used)) static const struct {
 	char mark[16] __attribute__((nonstring));
 	uint32_t version;
-} built = { "gshare-plugin-2:", SLURM_VERSION_NUMBER };
+} built = { "gshare-plugin-3:", SLURM_VERSION_NUMBER };
 
 extern char **environ;
 
@@ -78,7 +78,28 @@ static const char *argument(int ac, char **av, const char *name, const char *oth
 	return otherwise;
 }
 
-/* For `gshare slurm health`: writes to DIR/plugin that slurmd has loaded the plugin, with its release and file. Removes
+/* Makes DIR/bin lead to Slurm's commands, which gshare's service may not have in its PATH. */
+static void show_commands(const char *dir)
+{
+	static const char *const beside[] = { "/../bin", "" };
+	char own[4096] = "", bin[5000], path[5100], link[4096];
+	if (readlink("/proc/self/exe", own, sizeof(own) - 1) < 0)
+		return;
+	*strrchr(own, '/') = 0;
+	snprintf(link, sizeof(link), "%s/bin", dir);
+	for (size_t i = 0; i < sizeof(beside) / sizeof(*beside); i++) {
+		snprintf(bin, sizeof(bin), "%s%s", own, beside[i]);
+		snprintf(path, sizeof(path), "%s/scontrol", bin);
+		if (!access(path, X_OK)) {
+			unlink(link);
+			if (symlink(bin, link))
+				slurm_error("gshare: %s: %m", link);
+			return;
+		}
+	}
+}
+
+/* For `gshare slurm health`: writes to DIR/plugin that slurmd has loaded the plugin: its release, slurmd's process, the file. Removes
  * DIR/node, since the node's resources may have changed. */
 static void say_loaded(const char *dir)
 {
@@ -88,12 +109,13 @@ static void say_loaded(const char *dir)
 		if (dir[i] == '/')
 			mkdir(strndupa(dir, i), 0755);
 	mkdir(dir, 0700);
+	show_commands(dir);
 	snprintf(path, sizeof(path), "%s/node", dir);
 	unlink(path);
 	snprintf(path, sizeof(path), "%s/plugin", dir);
 	FILE *file = dladdr(&built, &own) ? fopen(path, "we") : NULL;
 	if (file) {
-		fprintf(file, "%u.%02u %s", built.version >> 16, built.version >> 8 & 0xff, own.dli_fname);
+		fprintf(file, "%u.%02u %d %s", built.version >> 16, built.version >> 8 & 0xff, (int)getpid(), own.dli_fname);
 		fclose(file);
 	}
 }
@@ -314,13 +336,12 @@ int slurm_spank_init_post_opt(spank_t sp, int ac, char **av)
 	return 0;
 }
 
-/* Reads the answer just before slurmstepd creates the tasks, so that both work in parallel until then. */
-int slurm_spank_user_init(spank_t sp, int ac, char **av)
+/* Reads the answer. */
+static void hear(void)
 {
 	int status = 0;
-	(void)sp, (void)ac, (void)av;
 	if (answer < 0)
-		return 0;
+		return;
 	todo = all_of(answer);
 	close(answer);
 	answer = -1;
@@ -328,6 +349,21 @@ int slurm_spank_user_init(spank_t sp, int ac, char **av)
 		;
 	if (!(todo && WIFEXITED(status) && WEXITSTATUS(status) == 0))
 		no_answer();
+}
+
+/* Just before slurmstepd creates the tasks, so that both work in parallel until then. */
+int slurm_spank_user_init(spank_t sp, int ac, char **av)
+{
+	(void)sp, (void)ac, (void)av;
+	hear();
+	return 0;
+}
+
+/* The `extern` step has no user_init. A claim that is made after the job's epilog would stay. */
+int slurm_spank_exit(spank_t sp, int ac, char **av)
+{
+	(void)sp, (void)ac, (void)av;
+	hear();
 	return 0;
 }
 

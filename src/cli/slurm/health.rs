@@ -3,7 +3,7 @@
 use gshare_config::Silent;
 use gshare_proto::Call;
 
-use super::{Not, Outcome, Site, job, slurm};
+use super::{Not, Outcome, Site, job};
 
 /// Reason for draining a node, by which gshare recognises its own drains.
 const SILENT: &str = "gshare: service not answering";
@@ -20,17 +20,14 @@ pub(super) fn run(site: &Site) -> Outcome {
     };
     let node = node();
     let name = format!("NodeName={node}");
-    let shown = slurm("scontrol", &["show", "node", &node, "--oneliner"])?;
+    let shown = site.scontrol(&["show", "node", &node, "--oneliner"])?;
     match next(&shown, why) {
         None => {}
         Some(Next::Drain(why)) => {
-            slurm(
-                "scontrol",
-                &["update", &name, "State=DRAIN", &format!("Reason={why}")],
-            )?;
+            site.scontrol(&["update", &name, "State=DRAIN", &format!("Reason={why}")])?;
         }
         Some(Next::Resume) => {
-            slurm("scontrol", &["update", &name, "State=RESUME"])?;
+            site.scontrol(&["update", &name, "State=RESUME"])?;
         }
     }
     Ok(0)

@@ -42,11 +42,13 @@ impl Rules {
 /// Whether slurmd has loaded the plugin, and steps, which load it again, still can.
 pub(super) fn is_loaded(jobs: &Path) -> bool {
     let mark = fs::read_to_string(jobs.join("plugin")).unwrap_or_default();
-    let Some((release, plugin)) = mark.split_once(' ') else {
+    let [release, slurmd, plugin] = mark.splitn(3, ' ').collect::<Vec<_>>()[..] else {
         return false;
     };
+    // One that was killed has left its mark.
+    let runs = Path::new("/proc").join(slurmd).exists();
     let now = fs::read(plugin).ok().and_then(|bytes| built_for(&bytes));
-    now.as_deref() == Some(release)
+    runs && now.as_deref() == Some(release)
 }
 
 fn slurm_dir(conf: &str) -> PathBuf {
@@ -217,9 +219,10 @@ mod tests {
         assert!(!is_loaded(&jobs));
         keep(&jobs, 7, "claim c5\nset A=b\n").unwrap();
         let plugin = dir.path().join("gshare_spank.so");
-        let mark = format!("22.05 {}", plugin.display());
-        fs::write(jobs.join("plugin"), mark).unwrap();
-        for (minor, loaded) in [(5, true), (11, false)] {
+        let own = std::process::id();
+        for (minor, slurmd, loaded) in [(5, own, true), (11, own, false), (5, u32::MAX, false)] {
+            let mark = format!("22.05 {slurmd} {}", plugin.display());
+            fs::write(jobs.join("plugin"), mark).unwrap();
             let bytes = [MARK, &[8, minor, 22, 0]].concat();
             fs::write(&plugin, bytes).unwrap();
             assert_eq!(is_loaded(&jobs), loaded);

@@ -1,5 +1,7 @@
 //! Why a Slurm job waits: squeue, run as the user, so that Slurm's own privacy rules apply.
 
+use std::path::Path;
+
 use gshare_proto::printable;
 use serde::Serialize;
 
@@ -67,7 +69,7 @@ fn parsed(line: &str) -> Option<SlurmJob> {
 
 fn squeue(words: &[&str]) -> Result<Vec<SlurmJob>, Failure> {
     let asked = [&["--noheader", "--format=%i|%T|%r|%S|%j"], words].concat();
-    match slurm("squeue", &asked) {
+    match slurm(Path::new("squeue"), &asked) {
         Ok(text) => Ok(text.lines().filter_map(parsed).collect()),
         // An answer about an unknown job is an answer.
         Err(failure) if failure.message.contains("Invalid job id") => Ok(Vec::new()),

@@ -18,6 +18,7 @@ use crate::daemon::live::Live;
 use crate::daemon::msg::{LeverMsg, Msg};
 use crate::daemon::slurm;
 use crate::daemon::world::World;
+use crate::plugin;
 
 /// Time until slurmctld is asked again if it does not answer, or about a job that it has not suspended or that could not
 /// be offloaded. Each pause is twice as long as the one before.
@@ -37,18 +38,10 @@ impl Suspended {
         (!steps.is_empty()).then(|| Self {
             is_new,
             job,
-            conf: conf(world, job),
+            jobs: plugin::jobs(&world.host.paths),
             steps,
         })
     }
-}
-
-/// `gshare slurm task` has noted the path of slurm.conf.
-fn conf(world: &World<'_>, job: u32) -> Option<String> {
-    let jobs = world.host.paths.runtime_dir.join("slurm");
-    let text = fs::read_to_string(jobs.join(job.to_string())).ok()?;
-    let conf = text.lines().find_map(|line| line.strip_prefix("conf "));
-    conf.map(str::to_owned)
 }
 
 /// The cgroups of those `such` steps that have the job's programs on GPUs; none if one of the programs is elsewhere.
@@ -130,9 +123,9 @@ impl LeverState {
             }
             // Until the answer.
             stopped.again = Instant::now() + LONGEST_PAUSE;
-            let (conf, events) = (conf(world, job), world.host.events.clone());
+            let (jobs, events) = (plugin::jobs(&world.host.paths), world.host.events.clone());
             let ask = move || {
-                let said = is_suspended(job, conf.as_deref());
+                let said = is_suspended(&jobs, job);
                 let is_suspended = said.unwrap_or_else(|error| {
                     no_answer(job, &error);
                     false

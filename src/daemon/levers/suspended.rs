@@ -16,6 +16,7 @@ use gshare_enforcer::proc::{self, PidFd, Stat};
 use nix::sys::signal::Signal;
 
 use super::job::procs_below;
+use crate::plugin::program;
 
 /// Time until slurmctld is asked again that did not answer, and between thaws.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -26,8 +27,8 @@ pub(super) struct Suspended {
     /// No earlier service has begun to move its memory.
     pub(super) is_new: bool,
     pub(super) job: u32,
-    /// slurm.conf, if it is not the usual one.
-    pub(super) conf: Option<String>,
+    /// Directory of the plugin's files.
+    pub(super) jobs: PathBuf,
     /// Cgroups of its steps.
     pub(super) steps: Vec<PathBuf>,
 }
@@ -103,7 +104,7 @@ impl Suspended {
     fn is_suspended(&self) -> bool {
         let mut told = false;
         loop {
-            match is_suspended(self.job, self.conf.as_deref()) {
+            match is_suspended(&self.jobs, self.job) {
                 Ok(is_suspended) => return is_suspended,
                 Err(_) if !self.steps.iter().any(|step| step.exists()) => return false,
                 Err(error) if !told => no_answer(self.job, &error),
@@ -119,9 +120,12 @@ pub(super) fn no_answer(job: u32, error: &io::Error) {
     tracing::warn!(job, %error, "cannot ask Slurm whether it has suspended a job");
 }
 
-/// Whether Slurm has suspended a job, by slurmctld; `conf` is the path of slurm.conf, if it is not the usual one.
-pub(super) fn is_suspended(job: u32, conf: Option<&str>) -> io::Result<bool> {
-    let mut scontrol = Command::new("scontrol");
+/// Whether Slurm has suspended a job, by slurmctld.
+pub(super) fn is_suspended(jobs: &Path, job: u32) -> io::Result<bool> {
+    // `gshare slurm task` has noted the path of slurm.conf.
+    let noted = fs::read_to_string(jobs.join(job.to_string())).unwrap_or_default();
+    let conf = noted.lines().find_map(|line| line.strip_prefix("conf "));
+    let mut scontrol = Command::new(program(jobs, "scontrol"));
     scontrol.args(["show", "job", "--oneliner", &job.to_string()]);
     scontrol.envs(conf.map(|conf| ("SLURM_CONF", conf)));
     let output = scontrol.output()?;
