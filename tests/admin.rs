@@ -366,7 +366,7 @@ fn a_reset_is_refused_while_gshared_has_the_gpu_open_and_done_once_it_is_release
     answers(&station, 1);
     // The reset has repaired it, and no administrator has to report that.
     until("it takes claims again", SOON, || {
-        claim_on(&station, "1").status.success().then_some(())
+        claim_on(&station, "1").status.success()
     });
     assert!(is_in_use(&station, 1));
     let log = ok(&station, &["admin", "log"]);
@@ -382,7 +382,7 @@ fn a_release_for_a_time_ends_by_itself_and_outlives_the_service() {
     // A restarted service does not open them.
     support::restart(&mut station, Signal::SIGKILL);
     until("what the one before had open is closed", SOON, || {
-        (!is_in_use(&station, 1) && !is_in_use(&station, 2)).then_some(())
+        !is_in_use(&station, 1) && !is_in_use(&station, 2)
     });
     assert!(is_in_use(&station, 0));
     let snapshot = station.snapshot().expect("served");
@@ -392,7 +392,7 @@ fn a_release_for_a_time_ends_by_itself_and_outlives_the_service() {
     answers(&station, 2);
     assert!(is_in_use(&station, 1) && is_in_use(&station, 2));
     until("claims start", SOON, || {
-        claim_on(&station, "2").status.success().then_some(())
+        claim_on(&station, "2").status.success()
     });
 }
 
@@ -430,6 +430,6 @@ fn the_mps_daemon_lets_go_with_the_rest_and_is_started_again() {
     ok(&station, &["admin", "release", "1", "--take"]);
     until("MPS is up again", SOON, || {
         let mut raw = Raw::spawn(&mut mps_claim());
-        (raw.line() == "ok ready").then_some(())
+        raw.line() == "ok ready"
     });
 }

@@ -123,7 +123,7 @@ fn parts_of_several_gpus_of_one_model_have_a_page_a_cap_and_figures_on_each() {
     let released = run(&station, &["release", &claim.id]);
     assert_eq!(released.status.code(), Some(0), "{}", text(&released));
     until("its pages are gone", SOON, || {
-        pages(&station, &claim.id).is_empty().then_some(())
+        pages(&station, &claim.id).is_empty()
     });
     drop(other);
 }
@@ -237,9 +237,7 @@ fn a_lease_is_told_on_the_terminal_put_off_and_ends_after_a_grace_with_124() {
         "{}",
         terminal.written()
     );
-    until("the claim has ended", SOON, || {
-        claim().is_none().then_some(())
-    });
+    until("the claim has ended", SOON, || claim().is_none());
     let log = text(&run(&station, &["log", &before.id]));
     assert!(
         log.contains("time limit ended") && log.contains("later than before"),
@@ -256,11 +254,11 @@ fn a_job_that_was_stopped_is_shown_as_stopped_until_it_goes_on() {
     let job = Pid::from_raw(raw.pid().cast_signed());
     kill(job, Signal::SIGSTOP).expect("stopped");
     until("it is shown as stopped", SOON, || {
-        (support::claim(&station, raw.pid()).state_text == "stopped").then_some(())
+        support::claim(&station, raw.pid()).state_text == "stopped"
     });
     kill(job, Signal::SIGCONT).expect("goes on");
     until("it runs", SOON, || {
-        (support::claim(&station, raw.pid()).state_text != "stopped").then_some(())
+        support::claim(&station, raw.pid()).state_text != "stopped"
     });
     assert_eq!(raw.finish(), Some(0));
 }
@@ -642,7 +640,7 @@ fn a_claim_under_load_has_its_new_size_within_200_ms_and_is_never_over_it() {
                 sizes.push(resized.gpus[0].mem_limit);
                 let before = asked.load(Ordering::Relaxed);
                 until("the load goes on", SOON, || {
-                    (asked.load(Ordering::Relaxed) > before + 60).then_some(())
+                    asked.load(Ordering::Relaxed) > before + 60
                 });
             }
         }
@@ -705,7 +703,7 @@ fn what_does_not_fit_is_refused_with_what_would_and_a_patient_one_waits() {
     );
     until("its state says so", SOON, || {
         let state = support::claim(&station, raw.pid()).state_text;
-        state.contains("over its size").then_some(())
+        state.contains("over its size")
     });
 
     let mut patient = station.command();

@@ -275,7 +275,7 @@ fn cap_filter_and_screen_see_a_container() {
         assert_eq!(specs(&station).len(), 1);
         ok(&station, &["release", &id]);
         until("its description is gone", SOON, || {
-            specs(&station).is_empty().then_some(())
+            specs(&station).is_empty()
         });
     }
 }

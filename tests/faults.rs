@@ -93,8 +93,7 @@ fn a_full_disk_refuses_claims_in_words_and_keeps_none_that_ended() {
     });
     std::fs::remove_file(ballast).expect("removed");
     until("claims are granted again", SOON, || {
-        (claim_true(&station, &["-q", "-g", "1", "--gpu-ids", "0", "--nonblock"]).0 == Some(0))
-            .then_some(())
+        claim_true(&station, &["-q", "-g", "1", "--gpu-ids", "0", "--nonblock"]).0 == Some(0)
     });
     support::restart(&mut station, Signal::SIGKILL);
     assert_eq!(station.snapshot().expect("served").claims, []);
@@ -590,7 +589,7 @@ fn an_error_that_needs_a_reset_keeps_new_claims_off_until_it_is_mended() {
             .is_some_and(|t| t.contains("nvidia-smi --gpu-reset -i 1"))
     );
     until("claims are kept off", SOON, || {
-        (claim_on(&station, "1") == Some(75)).then_some(())
+        claim_on(&station, "1") == Some(75)
     });
     assert_eq!(claim_on(&station, "0"), Some(0), "the others go on");
 
@@ -686,7 +685,7 @@ fn memory_errors_repairs_and_clocks_are_graded_and_absent_where_a_gpu_has_none()
     board.set_health(2, state).expect("set");
     graded(&station, 2, Grade::Sick);
     until("claims are kept off", SOON, || {
-        (claim_on(&station, "2") == Some(75)).then_some(())
+        claim_on(&station, "2") == Some(75)
     });
     board.set_health(2, Health::default()).expect("set");
     graded(&station, 2, Grade::Good);
@@ -703,7 +702,7 @@ fn memory_errors_repairs_and_clocks_are_graded_and_absent_where_a_gpu_has_none()
     board.set_health(3, Health::default()).expect("set");
     graded(&station, 3, Grade::Good);
     until("claims come again", SOON, || {
-        (claim_on(&station, "3") == Some(0)).then_some(())
+        claim_on(&station, "3") == Some(0)
     });
 }
 
@@ -755,7 +754,7 @@ fn a_reset_behind_the_services_back_is_seen_told_and_new_claims_get_the_gpu() {
     fresh.kill();
     until("all of it can be claimed", SOON, || {
         let flags = ["-q", "-g", "1", "--gpu-ids", "2", "--nonblock"];
-        (claim_true(&station, &flags).0 == Some(0)).then_some(())
+        claim_true(&station, &flags).0 == Some(0)
     });
     drop(beside);
 }

@@ -360,7 +360,7 @@ fn follow(station: &Station, advice: &Advice) {
 
 fn goes(station: &Station, words: &str) {
     until(&format!("`{words}` goes"), SOON, || {
-        advice(station, words).is_none().then_some(())
+        advice(station, words).is_none()
     });
 }
 
@@ -744,9 +744,7 @@ fn eight_machines_are_seen_in_a_second_and_a_dead_one_is_told_in_three() {
         .map(|_| station_with(|o| o.gpus = vec!["h100".into(), "h100".into()]))
         .collect();
     for station in &stations {
-        until("its figures are known", SOON, || {
-            (looks(station) > 1).then_some(())
-        });
+        until("its figures are known", SOON, || looks(station) > 1);
     }
     let dir = tempfile::tempdir().expect("a directory");
     let begun = Instant::now();

@@ -413,7 +413,7 @@ fn a_full_disk_delays_the_history_and_loses_nothing() {
     // Claims are observed as before; nothing of that time is lost once there is room.
     let full = Instant::now();
     until("time goes by", SOON, || {
-        (full.elapsed() > Duration::from_secs(1)).then_some(())
+        full.elapsed() > Duration::from_secs(1)
     });
     drop(file);
     std::fs::remove_file(&ballast).expect("room again");
@@ -823,9 +823,7 @@ fn a_run_in_phases_is_tracked_and_a_queued_claim_starts_in_the_gap() {
     );
     free(&mut raw, &train);
     let freed = Instant::now();
-    until("the request follows", SOON, || {
-        (request() < 9 * GIB).then_some(())
-    });
+    until("the request follows", SOON, || request() < 9 * GIB);
     // 30 s at twenty times the speed, plus the delay of looks on a busy machine.
     println!(
         "tracked after {:.2} s, 1.5 s are 30 s",
@@ -934,7 +932,7 @@ fn advise_only_says_it_and_off_not_even_that() {
             until("twice as many looks", SOON * 3, || {
                 let (said, looks) = works();
                 assert!(!said, "nothing is said");
-                (looks > 2 * took + 10).then_some(())
+                looks > 2 * took + 10
             });
         }
         let after = part(&station, raw.pid());
@@ -954,13 +952,13 @@ fn the_request_for_sms_follows_need_in_both_directions() {
     let pid = raw.pid();
     let falls = || {
         until("the part of the SMs falls", SOON, || {
-            (part(&station, pid).sm_request <= 0.2).then_some(())
+            part(&station, pid).sm_request <= 0.2
         });
     };
     falls();
     until("it rises when it works", SOON, || {
         assert!(raw.ask("launch 4").starts_with("ok"));
-        (part(&station, pid).sm_request >= 0.6).then_some(())
+        part(&station, pid).sm_request >= 0.6
     });
     let memory = part(&station, pid).mem_request;
     falls();

@@ -340,7 +340,7 @@ fn a_shell_on_the_simulated_workstation_ends_with_its_terminal() {
         let name = dir.to_str().expect("text");
         // A question to the daemon of MPS may just be ending.
         until(&format!("{ends:?}: nothing of it runs"), SOON, || {
-            running(name).is_empty().then_some(())
+            running(name).is_empty()
         });
     }
 }

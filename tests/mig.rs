@@ -545,9 +545,7 @@ fn a_boot_takes_the_instances_and_the_configuration_makes_them_anew_with_all_tha
         assert!(quotas.contains("user:root"), "{quotas}");
         let on_it = Raw::claim(&station, &["-q", "-g", "0.25", "--gpu-ids", "3"]);
         let first = next_look(&station);
-        until("it is recorded", SOON, || {
-            (looks(&station) > first + 5).then_some(())
-        });
+        until("it is recorded", SOON, || looks(&station) > first + 5);
         drop(on_it);
         ok(&station, &["admin", "drain", "3", "--reason", "noisy"]);
         station.stop_service(end).expect("stopped");
@@ -607,9 +605,7 @@ fn a_service_that_dies_at_any_step_ends_with_what_was_asked_for_also_with_a_boot
                 .expect("starts");
             let output = run(&station, &["admin", "mig", "0", to]);
             assert!(!output.status.success(), "{step}: it has not died");
-            until("it has died", SOON, || {
-                station.service_ended().then_some(())
-            });
+            until("it has died", SOON, || station.service_ended());
             if boot {
                 board(&station).reboot().expect("off and on");
             }

@@ -160,7 +160,7 @@ fn a_claim_outlives_restarts_of_its_kernel_and_ends_with_it() {
     until(
         "the claim is gone with the kernel",
         Duration::from_secs(2),
-        || claim_of_kernel(&station).is_none().then_some(()),
+        || claim_of_kernel(&station).is_none(),
     );
 }
 
@@ -817,9 +817,7 @@ fn servers_of_every_kind_name_their_notebooks_and_say_what_kernels_do() {
 /// A claim is gone within two seconds after its kernel.
 fn ends_with_it(station: &Station, id: &str, pid: u32) {
     let proc = PathBuf::from(format!("/proc/{pid}"));
-    until("the kernel has ended", SOON, || {
-        (!proc.exists()).then_some(())
-    });
+    until("the kernel has ended", SOON, || !proc.exists());
     until(
         "the claim ends with its kernel",
         Duration::from_secs(2),
@@ -862,7 +860,7 @@ fn the_claim_of_a_kernel_that_its_server_culls_ends_with_it() {
     let proc = PathBuf::from(format!("/proc/{}", culled.pid.expect("it runs")));
     until("the idle one is culled", SOON, || {
         server.run(&busy, "1 + 1");
-        (!proc.exists()).then_some(())
+        !proc.exists()
     });
     println!("culled after {:.1} s", begun.elapsed().as_secs_f32());
     ends_with_it(&station, &culled.id, culled.pid.expect("it ran"));
@@ -1118,14 +1116,12 @@ fn a_notebook_of_jupyterlab_with_a_quarter_of_a_gpu() {
     let kernel = renamed.pid.expect("it runs");
     lab.act(&json!({ "do": "shutdown" }));
     let proc = PathBuf::from(format!("/proc/{kernel}"));
-    until("the kernel has ended", SOON, || {
-        (!proc.exists()).then_some(())
-    });
+    until("the kernel has ended", SOON, || !proc.exists());
     let begun = Instant::now();
     until(
         "the claim is gone with the kernel",
         Duration::from_secs(2),
-        || claim_of_kernel(&station).is_none().then_some(()),
+        || claim_of_kernel(&station).is_none(),
     );
     println!(
         "the claim was gone {:.2?} after the kernel",

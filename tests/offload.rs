@@ -114,7 +114,7 @@ impl Counter {
 
     fn goes_on(&self) {
         let from = self.count();
-        until("it counts", SOON, || (self.count() > from).then_some(()));
+        until("it counts", SOON, || self.count() > from);
     }
 }
 
@@ -136,7 +136,7 @@ fn stands_still(pid: u32) -> u64 {
     let (root, path) = (root.expect("cgroup v2"), path.expect("its cgroup"));
     until("all of it stands still", SOON, || {
         let events = read(&format!("{root}{path}/cgroup.events"));
-        events.lines().any(|l| l == "frozen 1").then_some(())
+        events.lines().any(|l| l == "frozen 1")
     });
     let threads = std::fs::read_dir(format!("/proc/{pid}/task")).expect("its threads");
     let ticks = threads.flatten().map(|thread| {
@@ -951,10 +951,10 @@ fn late(how: CheckpointHow, driver: &str) {
         // The engine that hangs is ended, and the owner notified, before anything else changes.
         until("the step is given up", SOON, || {
             let gone = engines(&station).iter().all(|e| !before.contains(e));
-            gone.then_some(())
+            gone
         });
         until("it is told", SOON, || {
-            log(&station, &id).contains("tries again").then_some(())
+            log(&station, &id).contains("tries again")
         });
         assert!(asking.try_wait().expect("waited").is_none(), "it is open");
         fault(&station, None, None);
@@ -1373,7 +1373,7 @@ impl Two {
         command.arg(words[0]).arg(&self.id).args(&words[1..]);
         command.stdout(Stdio::null()).stderr(Stdio::null());
         let mut asking = command.spawn().expect("runs");
-        until(&what, SOON, || self.station.service_ended().then_some(()));
+        until(&what, SOON, || self.station.service_ended());
         let _ = asking.kill();
         let _ = asking.wait();
         let started = self.station.start_service();
@@ -1386,7 +1386,7 @@ impl Two {
             _ => (None, 0),
         };
         until(&format!("{what}: found again"), SOON, || {
-            (word(&self.station, self.pid()).as_deref() == there).then_some(())
+            word(&self.station, self.pid()).as_deref() == there
         });
         for (raw, held) in self.raws.iter().zip(self.held) {
             let mut wanted = [0; 2];

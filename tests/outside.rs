@@ -283,9 +283,7 @@ fn a_process_on_a_gpu_that_others_have_in_full_is_adopted_and_over_its_limit() {
         );
         assert!(program.ask("launch 1").starts_with("ok"));
         assert_eq!(neighbour.finish(), Some(0));
-        until("there is room for it", SOON, || {
-            (view().1 == "no limits yet").then_some(())
-        });
+        until("there is room for it", SOON, || view().1 == "no limits yet");
         // From then on its part is reserved: 2 GiB are free, but not all SMs.
         let all = [
             &["claim", "-q", "--nonblock", "--gpu-ids", "0"],
@@ -294,7 +292,7 @@ fn a_process_on_a_gpu_that_others_have_in_full_is_adopted_and_over_its_limit() {
         ]
         .concat();
         until("its part is its own", SOON, || {
-            (tried(&station, &all).0 == Some(75)).then_some(())
+            tried(&station, &all).0 == Some(75)
         });
         assert_eq!(program.finish(), Some(0));
         all_ended(&station);
@@ -467,7 +465,7 @@ impl Drop for Places {
                     let _ = std::fs::remove_dir(e.path());
                 }
                 let gone = std::fs::remove_dir(entry.path()).is_ok() || !entry.path().exists();
-                gone.then_some(())
+                gone
             });
         }
     }
@@ -721,7 +719,7 @@ fn jobs_of_cron_are_covered_and_cgroups_that_come_later_too() {
     assert_eq!(answers(cron), [DENIED, DENIED, OPEN, OPEN]);
     std::fs::create_dir(places.dir("machine7.slice")).expect("made");
     until("the new one is covered", SOON, || {
-        (opens(&places, "machine7.slice", &station) == [DENIED, DENIED, OPEN, OPEN]).then_some(())
+        opens(&places, "machine7.slice", &station) == [DENIED, DENIED, OPEN, OPEN]
     });
 }
 
@@ -745,7 +743,7 @@ fn it_outlives_the_service_and_ends_when_the_administrator_takes_it_back() {
     .expect("written");
     station.start_service().expect("starts again");
     until("it is lifted", SOON, || {
-        (opens(&places, "user.slice", &station) == [OPEN; 4]).then_some(())
+        opens(&places, "user.slice", &station) == [OPEN; 4]
     });
 }
 
@@ -1133,14 +1131,13 @@ fn a_claim_on_behalf_waits_for_its_cgroup_outlives_its_programs_and_ends_with_th
         claims(&station)
             .first()
             .is_some_and(|c| c.members == [member.pid()])
-            .then_some(())
     });
     assert_eq!(member.finish(), Some(0));
     std::thread::sleep(Duration::from_secs(3));
     assert_eq!(claims(&station).len(), 1, "empty is not gone");
     remove(&cgroup, &step);
     until("it ends with its cgroup", Duration::from_secs(2), || {
-        claims(&station).is_empty().then_some(())
+        claims(&station).is_empty()
     });
     let said = ends(&run(&station, &["log", "c1"]), 0);
     assert!(said.contains("its cgroup is gone"), "{said}");
@@ -1185,7 +1182,7 @@ fn a_death_at_any_step_leaves_one_claim_on_behalf_or_none() {
             .stderr(std::process::Stdio::piped());
         let asks = asks.spawn().expect("gshare runs");
         if !at_end {
-            until(step, SOON, || station.service_ended().then_some(()));
+            until(step, SOON, || station.service_ended());
             station.start_service().expect("starts again");
         }
         ends(&asks.wait_with_output().expect("ends"), 0);
@@ -1202,7 +1199,7 @@ fn a_death_at_any_step_leaves_one_claim_on_behalf_or_none() {
         if at_end {
             dies(&mut station);
             run(&station, &["release", "job-9"]);
-            until(step, SOON, || station.service_ended().then_some(()));
+            until(step, SOON, || station.service_ended());
             station.start_service().expect("starts again");
         }
         run(&station, &["release", "job-9"]);

@@ -106,7 +106,7 @@ fn memory_that_nobody_counts_freezes_the_claim_and_warns_its_owner() {
     );
     // The claim cannot grow, though its ledger is far below its cap; and its extra memory cannot be claimed.
     until("growth is refused", SOON, || {
-        (honest.ask(&format!("alloc {}", 64 * MIB)) == FULL).then_some(())
+        honest.ask(&format!("alloc {}", 64 * MIB)) == FULL
     });
     // The claim's own size has room for it: no other claim loses anything.
     let allocatable = snapshot.gpus[0].mem_allocatable.expect("known");
@@ -222,7 +222,7 @@ fn what_a_claim_takes_beyond_its_own_is_not_given_to_others() {
     let claim = until("it is accused", SOON, || accused(&station, bypass.pid()));
     let used = until("its use is known", SOON, || claim.gpus[0].mem_used);
     until("the rest shrinks by what it has too much", SOON, || {
-        (free(&station) == before - (used - claim.gpus[0].mem_request)).then_some(())
+        free(&station) == before - (used - claim.gpus[0].mem_request)
     });
 }
 
@@ -342,7 +342,7 @@ fn programs_that_load_the_drivers_own_library_are_named() {
     let past = Raw::start(around(&station, &["-g", "0.5", "--gpu-ids", "0"]));
     let named = format!("pid {} uses GPU 0 without gshare's library", past.pid());
     until("ps names it", SOON, || {
-        ok(&station, &["ps"]).contains(&named).then_some(())
+        ok(&station, &["ps"]).contains(&named)
     });
     let row = doctor_row(station.command(), "memory limit (");
     let detail = row["detail"].as_str().expect("told");
@@ -375,7 +375,7 @@ fn where_launches_cannot_be_counted_ps_says_that_it_cannot_tell() {
         raw.pid()
     );
     until("ps says so", SOON, || {
-        ok(&station, &["ps"]).contains(&named).then_some(())
+        ok(&station, &["ps"]).contains(&named)
     });
     is_trusted(&station, raw.pid(), 20);
     let part = &claim(&station, raw.pid()).gpus[0];
@@ -400,7 +400,7 @@ fn what_kernels_start_is_held_against_nobody() {
         honest.pid()
     );
     until("ps says so", SOON, || {
-        ok(&station, &["ps"]).contains(&named).then_some(())
+        ok(&station, &["ps"]).contains(&named)
     });
     let (claim, _) = accused_at(&station, hidden.pid());
     assert!(
@@ -501,11 +501,11 @@ fn a_driver_with_memory_limits_of_its_own_refuses_whatever_way_was_taken() {
     let resized = run(&station, &["resize", &id, "-g", "0.5"]);
     assert!(resized.status.success(), "{resized:?}");
     until("the limit has grown", SOON, || {
-        (bypass.info().1 > part.mem_limit).then_some(())
+        bypass.info().1 > part.mem_limit
     });
     assert_eq!(bypass.finish(), Some(0));
     until("the limit goes with the claim", SOON, || {
-        board(&station).memory_limits().is_empty().then_some(())
+        board(&station).memory_limits().is_empty()
     });
 }
 

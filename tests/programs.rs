@@ -253,7 +253,7 @@ fn a_claim_borrows_up_to_its_limit_until_another_needs_the_memory() {
     );
     assert_eq!(other.finish(), Some(0));
     until("what the other had is lent again", SOON, || {
-        (borrower.info().1 == 16 << 30).then_some(())
+        borrower.info().1 == 16 << 30
     });
 }
 
@@ -1054,7 +1054,7 @@ fn the_proxy_has_the_names_of_the_driver_that_is_there_now() {
     std::fs::write(&beside, image).expect("written");
     std::fs::rename(&beside, &driver).expect("renamed");
     until("the proxy is staged anew", SOON, || {
-        (!has(&proxy, old) && has(&proxy, "cuInit")).then_some(())
+        !has(&proxy, old) && has(&proxy, "cuInit")
     });
 }
 
@@ -1123,9 +1123,7 @@ fn filters_follow_a_reload_of_the_drivers_modules() {
         ["nvidia-cap12", "nvidia-cap13"]
     );
     // So does an earlier claim.
-    until("the filter follows", SOON, || {
-        (joined() == own).then_some(())
-    });
+    until("the filter follows", SOON, || joined() == own);
 }
 
 // The commands of docs/recipes.md on a simulated workstation: claims, sizes, GPUs and environment are the real ones.

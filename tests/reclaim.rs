@@ -73,7 +73,7 @@ fn burst_limits_shrink_for_who_waits_and_grow_again() {
     );
     drop(other);
     until("the limit is what it was", SOON, || {
-        (raw.ask(&format!("alloc {}", 12 * GIB)) == "ok 2").then_some(())
+        raw.ask(&format!("alloc {}", 12 * GIB)) == "ok 2"
     });
 }
 
@@ -95,7 +95,7 @@ fn a_share_that_was_lowered_is_given_back() {
     assert_eq!(claim(&station, raw.pid()).place.word, None, "it runs on");
     drop(other);
     until("it has its share back", SOON, || {
-        ((sm(raw.pid()) - 0.8).abs() < 1e-9).then_some(())
+        (sm(raw.pid()) - 0.8).abs() < 1e-9
     });
     let log = ok(&station, &["log", &claim(&station, raw.pid()).id]);
     for said in [
@@ -153,16 +153,14 @@ fn a_watchdog_thread_brings_nothing_back_before_the_stated_delay_and_a_real_call
     let (mut raw, sum) = holder(&station, &["-q", "-g", "0.5"]);
     let (pid, id) = (raw.pid(), claim(&station, raw.pid()).id);
     assert_eq!(raw.ask("watch 20"), "ok");
-    until("it watches", SOON, || {
-        (raw.ask("watched") != "ok 0").then_some(())
-    });
+    until("it watches", SOON, || raw.ask("watched") != "ok 0");
     // Its wait begins somewhere in the command.
     let begun = Instant::now();
     ok(&station, &["offload", &id]);
     until(
         "the watchdog has it back in the end",
         Duration::from_secs(30),
-        || claim(&station, pid).place.word.is_none().then_some(()),
+        || claim(&station, pid).place.word.is_none(),
     );
     assert!(
         begun.elapsed() >= Duration::from_secs(10),
@@ -385,7 +383,7 @@ fn people_are_told_on_their_terminal_before_anything_is_taken() {
     });
     terminal.send("sum 0\n");
     until("contents are equal", SOON, || {
-        (terminal.text().matches(&sum).count() == 2).then_some(())
+        terminal.text().matches(&sum).count() == 2
     });
     // The log has the same.
     let log = ok(&station, &["log", &id]);
@@ -410,7 +408,7 @@ fn keep_puts_off_what_was_announced_once() {
         "{kept}"
     );
     until("it is taken back", SOON, || {
-        claim(&station, pid).announced.is_none().then_some(())
+        claim(&station, pid).announced.is_none()
     });
     assert!(ok(&station, &["log", &id]).contains("keeps what it has after all"));
     // Once for each waiting claim.
@@ -542,7 +540,7 @@ fn both_burst_and_a_full_gpu_is_claimable(station: &Station, a: &mut Raw, b: &mu
     let early = computed();
     until("both compute", SOON, || {
         let now = computed();
-        (now[0] > early[0] && now[1] > early[1]).then_some(())
+        now[0] > early[0] && now[1] > early[1]
     });
     let (before, started) = (computed(), Instant::now());
     std::thread::sleep(BURST);
@@ -639,9 +637,7 @@ fn borrowed_gpus_go_back_to_the_project_that_is_guaranteed_them_and_its_jobs_res
         assert_eq!(place.word.as_deref(), Some("suspended"));
     }
     drop(others);
-    until("all of the first run again", SOON, || {
-        parked().is_empty().then_some(())
-    });
+    until("all of the first run again", SOON, || parked().is_empty());
     for (raw, sum) in &mut jobs {
         assert_eq!(raw.ask("sum-all"), *sum, "it goes on where it was");
     }
@@ -1012,7 +1008,7 @@ fn a_claim_is_made_as_small_as_what_it_uses_and_others_start() {
     let command: Vec<&str> = command.split(' ').collect();
     until("it has its size back", SOON, || {
         let resized = run(&station, &command);
-        resized.status.success().then_some(())
+        resized.status.success()
     });
     assert_eq!(claim(&station, idle.pid()).gpus[0].mem_request, before);
 }

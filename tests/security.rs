@@ -397,7 +397,7 @@ fn files_of_users_are_looked_at_with_their_rights() {
     };
     // A missing file, if its user can see that, means a kernel that was shut down.
     until("the user's own is seen to be gone", SOON, || {
-        (!names().contains(&"gone".to_owned())).then_some(())
+        !names().contains(&"gone".to_owned())
     });
     std::thread::sleep(Duration::from_secs(3));
     assert_eq!(names(), ["seen", "unseen"], "root looked, and told");
@@ -449,7 +449,7 @@ fn a_claim_is_no_way_out_of_a_job_or_a_container() {
         let proc = format!("/proc/{}", inside.id());
         let is_theirs = || std::fs::metadata(&proc).is_ok_and(|m| m.uid() == uid);
         until("it is in, and theirs", SOON, || {
-            (others.has(inside.id()) && is_theirs()).then_some(())
+            others.has(inside.id()) && is_theirs()
         });
         let mut adopt = station.command();
         adopt.args(["adopt", &inside.id().to_string(), "-g", "0.1"]);
@@ -1191,7 +1191,7 @@ fn claims_that_wait_go_in_one_step_when_their_connection_does() {
     }
     until("all wait", Duration::from_secs(120), || {
         let queue = station.snapshot().expect("answers").queue.len();
-        (queue == WAITING).then_some(())
+        queue == WAITING
     });
     let mut other = Wire::open(&station);
     let before = written(&station);
@@ -1242,7 +1242,7 @@ fn others_see_the_program_and_its_script_but_no_further_arguments() {
     let mut child = command.spawn().expect("starts");
     until("it runs", SOON, || {
         let claims = station.snapshot().expect("answers").claims;
-        (!claims.is_empty()).then_some(())
+        !claims.is_empty()
     });
     let own = serde_json::to_string(&station.snapshot().expect("answers")).expect("JSON");
     assert!(

@@ -77,9 +77,7 @@ impl Flood {
         command.args(["__bench-gate", "flood", "spin_1ms"]);
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
         let flood = Self(child.expect("starts"));
-        until("it launches", SOON, || {
-            (flood.busy(station) > 0).then_some(())
-        });
+        until("it launches", SOON, || flood.busy(station) > 0);
         flood
     }
 
@@ -128,7 +126,7 @@ fn comes_to(station: &Station, floods: &[&Flood], what: &str, wanted: f64) {
         let got = parts(station, floods, Duration::from_millis(400));
         let all: f64 = got.iter().sum();
         println!("{what}: {got:.3?}");
-        ((got[0] / all.max(0.01) - wanted).abs() < 0.06).then_some(())
+        (got[0] / all.max(0.01) - wanted).abs() < 0.06
     });
 }
 
@@ -189,7 +187,7 @@ fn one_claim_at_work_costs_the_arbiter_nothing() {
     until("it sleeps", SOON, || {
         let before = spent();
         std::thread::sleep(Duration::from_millis(700));
-        (spent() == before).then_some(())
+        spent() == before
     });
     let got = parts(&station, &[&a, &b], Duration::from_millis(300));
     println!("{got:.3?}");
@@ -234,7 +232,7 @@ fn doctor_says_that_shares_are_not_kept_where_events_have_no_times() {
     let _other = Flood::claim(&station, "0.5");
     until("doctor says it", SOON, || {
         let (well, detail) = row();
-        (!well && detail.contains("events have no times")).then_some(())
+        !well && detail.contains("events have no times")
     });
 }
 
@@ -364,9 +362,7 @@ fn what_a_context_costs_through_mps_is_learnt_from_its_clients() {
         let output = run(station, &["doctor"]);
         String::from_utf8_lossy(&output.stdout).into_owned()
     };
-    until("it is learnt", SOON, || {
-        doctor(&station).contains(&through).then_some(())
-    });
+    until("it is learnt", SOON, || doctor(&station).contains(&through));
     let told = doctor(&station);
     assert!(
         told.contains(&learnt),
@@ -462,7 +458,7 @@ fn a_dead_server_is_noticed_and_its_claims_are_kept_by_policy() {
     until("the supervisor knows of the client", SOON, || {
         let doctor = run(&station, &["doctor"]);
         let text = String::from_utf8_lossy(&doctor.stdout).into_owned();
-        text.contains("1 server, 1 client;").then_some(())
+        text.contains("1 server, 1 client;")
     });
     let server = servers(&station).remove(0);
     assert_eq!(server.uid, ADA, "the server runs as its clients' user");
@@ -792,7 +788,7 @@ fn after_a_dead_server_a_command_is_started_again_by_policy() {
     until("the supervisor knows of both", SOON, || {
         let doctor = run(&station, &["doctor"]);
         let text = String::from_utf8_lossy(&doctor.stdout).into_owned();
-        text.contains("1 server, 2 clients").then_some(())
+        text.contains("1 server, 2 clients")
     });
     let server = servers(&station).remove(0);
     kill(Pid::from_raw(server.pid.cast_signed()), Signal::SIGKILL).expect("killed");
@@ -1010,9 +1006,7 @@ fn the_simulated_program_answers_as_the_real_one() {
     for daemon in [&sim, &real] {
         until("the daemon has ended", SOON, || {
             let answer = daemon.say("get_server_list", 0);
-            answer
-                .starts_with("Cannot find MPS control daemon process")
-                .then_some(())
+            answer.starts_with("Cannot find MPS control daemon process")
         });
     }
 }

@@ -72,7 +72,7 @@ fn in_stage_1_claims_start_at_once_and_nothing_of_gshare_is_in_their_programs() 
     let asks = |gib| Raw::asks(&station, &["-q", "--gpu-mem", gib, "--gpu-ids", "1"]);
     let (mut large, mut small) = (asks("20G"), asks("4G"));
     let waiting = || station.snapshot().expect("served").queue.len();
-    until("both wait", SOON, || (waiting() == 2).then_some(()));
+    until("both wait", SOON, || waiting() == 2);
     let done = said(&station, &["admin", "stage", "1"]);
     assert!(done.ends_with("undo: gshare admin stage 3\n"), "{done}");
     assert!(said(&station, &["status"]).contains("stage 1 (observe)"));
@@ -314,14 +314,10 @@ fn in_stage_2_claims_have_limits_and_a_queue_and_nothing_is_taken() {
     assert_eq!(lazy.ask("sum 0"), its_sum);
     assert_eq!([idle.finish(), lazy.finish()], [Some(0); 2]);
     let (mut later, sum) = whole(&["0"]);
-    until("it is offloaded for idleness", SOON, || {
-        (now(&later) == 0).then_some(())
-    });
+    until("it is offloaded for idleness", SOON, || now(&later) == 0);
     // A lower stage restores it.
     said(&station, &["admin", "stage", "2"]);
-    until("it is back", SOON, || {
-        (now(&later) >= held[0]).then_some(())
-    });
+    until("it is back", SOON, || now(&later) >= held[0]);
     assert_eq!(later.ask("sum 0"), sum);
     assert_eq!(later.finish(), Some(0));
 }
@@ -356,7 +352,7 @@ fn in_stage_3_a_program_without_a_claim_that_takes_a_claims_memory_is_named_to_b
     let user = &claim_of(&snapshot, claim.pid()).expect("its claim").user;
     let user = format!(") of {user} has no claim and uses");
     until("the claim's owner is told", SOON, || {
-        (told(&user) && told("c1 might not get all of its")).then_some(())
+        told(&user) && told("c1 might not get all of its")
     });
     drop(bare);
     assert_eq!(claim.finish(), Some(0));
@@ -478,7 +474,7 @@ fn a_stage_for_later_is_announced_survives_a_restart_and_is_cancelled_by_another
     std::fs::write(&line, json.to_string()).expect("written");
     station.start_service().expect("starts again");
     until("it is in force", SOON, || {
-        (said(&station, &["admin", "stage"]) == "stage 2 (opt-in)\n").then_some(())
+        said(&station, &["admin", "stage"]) == "stage 2 (opt-in)\n"
     });
     let text = std::fs::read_to_string(&line).expect("the line");
     assert!(!text.contains("later"), "{text}");
@@ -763,7 +759,7 @@ fn off_for_a_time_ends_by_itself_and_a_time_limit_that_is_over_meanwhile_ends_no
     let text = said(&station, &["admin", "off", "--for", "8s"]);
     assert!(text.contains("gshare is off for 8s"), "{text}");
     until("it is on", SOON, || {
-        (!said(&station, &["status"]).contains("OFF")).then_some(())
+        !said(&station, &["status"]).contains("OFF")
     });
     assert_eq!(raw.ask("launch 1"), "ok 1");
     assert_eq!(raw.ask(MORE), FULL);
@@ -797,13 +793,13 @@ fn what_was_taken_comes_back_where_it_fits() {
     let text = said(&station, &["admin", "off"]);
     assert!(text.contains("c2 is not on its GPU yet"), "{text}");
     until("the first is back without a call", SOON, || {
-        (detach::on_gpus(&station, first.pid()) == held[0]).then_some(())
+        detach::on_gpus(&station, first.pid()) == held[0]
     });
     assert_eq!(first.ask("sum 0"), sum);
     assert_eq!(detach::on_gpus(&station, second.pid()), 0, "it has no room");
     assert_eq!(full.finish(), Some(0));
     until("the second is back", SOON, || {
-        (detach::on_gpus(&station, second.pid()) == held[1]).then_some(())
+        detach::on_gpus(&station, second.pid()) == held[1]
     });
     assert_eq!(second.ask("sum 0"), other);
     said(&station, &["admin", "on"]);
@@ -880,9 +876,7 @@ fn waiting_claims_start_one_by_one_where_memory_is_free_and_stay_uncounted() {
             &words("claim -q --nonblock -g 1 --gpu-ids 0 -- true"),
         )
     };
-    until("all is free again", SOON, || {
-        granted().status.success().then_some(())
-    });
+    until("all is free again", SOON, || granted().status.success());
 }
 
 /// State of the service when an administrator switches gshare off.
@@ -934,9 +928,7 @@ fn off_at_twenty_random_moments_opens_all_to_fifty_programs_and_on_puts_it_back(
     shell.args(["claim", "-q", "-g", "0.1", "--gpu-ids", "0", "--", "sh"]);
     let mut shell = Raw::spawn(&mut shell);
     let held = |raw: &mut Raw, shell: &mut Raw, station: &Station| {
-        until("turns are taken", SOON, || {
-            (!no_turns(station)).then_some(())
-        });
+        until("turns are taken", SOON, || !no_turns(station));
         assert_eq!(raw.ask(MORE), FULL);
         assert!(!filtered || shell.ask(&opens) == DENIED);
     };
@@ -989,7 +981,7 @@ fn off_at_twenty_random_moments_opens_all_to_fifty_programs_and_on_puts_it_back(
         );
         until("both go on", SOON, || {
             let now = floods.each_ref().map(|f| f.busy(&station));
-            (now[0] > busy[0] && now[1] > busy[1]).then_some(())
+            now[0] > busy[0] && now[1] > busy[1]
         });
         for program in &mut all {
             assert!(!program.goes_on("off"), "{moment}, {kind:?}");
@@ -1012,9 +1004,7 @@ fn off_at_twenty_random_moments_opens_all_to_fifty_programs_and_on_puts_it_back(
         }
         if kind != Service::Dead {
             until("the service follows", SOON, || {
-                said(&station, &["status"])
-                    .starts_with("gshare is OFF")
-                    .then_some(())
+                said(&station, &["status"]).starts_with("gshare is OFF")
             });
             said(&station, &["admin", "on"]);
         }

@@ -110,7 +110,7 @@ fn set_up_restarted_and_taken_away_without_a_trace() {
     machine.ok("systemctl set-property --runtime user-1000.slice MemoryMax=200M && systemctl reload gshared");
     until("the changed limit is copied", SOON, || {
         let now = caps(&machine, "gshare-claims-1000.slice");
-        now.contains("MemoryMax=209715200").then_some(())
+        now.contains("MemoryMax=209715200")
     });
 
     // The memory controller of this machine may be on cgroup v1; then that limit cannot apply, and doctor says so.
@@ -185,9 +185,7 @@ fn set_up_restarted_and_taken_away_without_a_trace() {
         let found = machine.run("grep -ls nvidia-cuda-mps /proc/[0-9]*/comm | wc -l");
         String::from_utf8_lossy(&found.stdout).trim().to_owned()
     };
-    until("MPS is up", SOON, || {
-        (daemons(&machine) != "0").then_some(())
-    });
+    until("MPS is up", SOON, || daemons(&machine) != "0");
 
     let said = machine.ok("gshare setup --undo");
     assert_eq!(daemons(&machine), "0", "{said}");
@@ -275,9 +273,7 @@ fn a_claim_as_a_service_starts_stops_and_boots_like_any_other() {
     // Started without its service, it waits and says so.
     machine.ok("systemctl stop gshared && systemctl start --job-mode=ignore-dependencies vllm");
     until("it says that it waits", SOON, || {
-        journal(&machine)
-            .contains("no service yet; waiting up to")
-            .then_some(())
+        journal(&machine).contains("no service yet; waiting up to")
     });
     machine.ok("systemctl start gshared");
     let (main, class) = granted(&machine);
@@ -290,7 +286,7 @@ fn a_claim_as_a_service_starts_stops_and_boots_like_any_other() {
     );
     // Its output is in its own log, including output after the grant.
     until("its output is its own", SOON, || {
-        journal(&machine).contains("ok 0").then_some(())
+        journal(&machine).contains("ok 0")
     });
 
     // A restart of gshared does not affect it; its own restart is a new claim.
@@ -315,9 +311,7 @@ fn a_claim_as_a_service_starts_stops_and_boots_like_any_other() {
             "{pid} lives"
         );
     }
-    until("its claim has ended", SOON, || {
-        machine.claims().is_empty().then_some(())
-    });
+    until("its claim has ended", SOON, || machine.claims().is_empty());
 
     // Off and on: gshared comes first, and the service gets its claim by itself.
     machine.ok("systemctl enable --quiet vllm");
@@ -432,7 +426,7 @@ fn systemd_is_no_way_around_a_claim_and_its_silence_stalls_nobody() {
     machine.ok("runuser -u ada -- gshare release c1");
     until("it ends with its claim", SOON, || {
         let lives = machine.ok(&format!("ls /proc | grep -cx {member} || true"));
-        (lives.trim() == "0" && machine.claims().is_empty()).then_some(())
+        lives.trim() == "0" && machine.claims().is_empty()
     });
     raw.kill();
 }
@@ -545,7 +539,7 @@ fn the_package_installs_upgrades_and_goes() {
     );
     until("it says what is wrong", SOON, || {
         let log = machine.ok("journalctl -u gshared -o cat -n 12 --no-pager");
-        log.contains("cannot open the journal").then_some(())
+        log.contains("cannot open the journal")
     });
     assert_eq!(machine.ok("cat /root/precious"), "precious");
     machine.ok(
@@ -1167,9 +1161,7 @@ fn the_demo(machine: &Machine) -> String {
     let mut demo = demo.stdin(Stdio::piped()).spawn().expect("nsenter runs");
     until("the demo's screen", Duration::from_secs(60), || {
         let screen = std::fs::read(machine.path("/tmp/screen")).unwrap_or_default();
-        String::from_utf8_lossy(&screen)
-            .contains("FREE NOW")
-            .then_some(())
+        String::from_utf8_lossy(&screen).contains("FREE NOW")
     });
     let said = within("demo", start, 30);
     machine.ok("cp -f /tmp/gshare-*/sim/lib/* /opt/sim/lib/ && ldconfig");
@@ -1229,11 +1221,7 @@ fn the_wheel(machine: &Machine) -> String {
         .spawn()
         .expect("nsenter runs");
     until("the service answers", SOON, || {
-        machine
-            .run(&ada("venv/bin/gshare status"))
-            .status
-            .success()
-            .then_some(())
+        machine.run(&ada("venv/bin/gshare status")).status.success()
     });
     let claim = "venv/bin/gshare claim -q -g 0.25 -- python3 /opt/tries.py";
     assert_eq!(machine.ok(&ada(claim)), LIMITED);

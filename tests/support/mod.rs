@@ -181,12 +181,34 @@ pub fn patience(most: Duration) -> Duration {
     }
 }
 
-/// Polls until `probe` returns something, at most for `most`.
-pub fn until<T>(what: &str, most: Duration, mut probe: impl FnMut() -> Option<T>) -> T {
+/// What is waited for: something that is found, or something that holds.
+pub trait Awaited {
+    type Found;
+    fn found(self) -> Option<Self::Found>;
+}
+
+impl<T> Awaited for Option<T> {
+    type Found = T;
+
+    fn found(self) -> Self {
+        self
+    }
+}
+
+impl Awaited for bool {
+    type Found = ();
+
+    fn found(self) -> Option<()> {
+        self.then_some(())
+    }
+}
+
+/// Polls until `probe` finds something or is true, at most for `most`.
+pub fn until<A: Awaited>(what: &str, most: Duration, mut probe: impl FnMut() -> A) -> A::Found {
     let most = patience(most);
     let end = Instant::now() + most;
     loop {
-        if let Some(found) = probe() {
+        if let Some(found) = probe().found() {
             return found;
         }
         assert!(Instant::now() < end, "not within {most:?}: {what}");

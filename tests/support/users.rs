@@ -82,7 +82,7 @@ pub fn account(program: &str, args: &[&str]) {
         Duration::from_secs(60),
         || {
             let done = Command::new(program).args(args).output();
-            done.is_ok_and(|o| o.status.success()).then_some(())
+            done.is_ok_and(|o| o.status.success())
         },
     );
 }
