@@ -55,7 +55,6 @@ impl Stages {
         }
     }
 
-    /// The stage of a GPU.
     pub(crate) fn of_gpu(&self, uuid: &str) -> Stage {
         self.gpus.get(uuid).copied().unwrap_or(self.machine)
     }

@@ -280,7 +280,6 @@ impl Station {
         &self.libraries
     }
 
-    /// The service's socket.
     #[must_use]
     pub fn socket(&self) -> PathBuf {
         self.run.join("gshared.sock")

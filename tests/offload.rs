@@ -950,8 +950,7 @@ fn late(how: CheckpointHow, driver: &str) {
         met(&station);
         // The engine that hangs is ended, and the owner notified, before anything else changes.
         until("the step is given up", SOON, || {
-            let gone = engines(&station).iter().all(|e| !before.contains(e));
-            gone
+            engines(&station).iter().all(|e| !before.contains(e))
         });
         until("it is told", SOON, || {
             log(&station, &id).contains("tries again")

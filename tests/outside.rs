@@ -464,8 +464,7 @@ impl Drop for Places {
                 for e in below.filter(|e| e.file_type().is_ok_and(|t| t.is_dir())) {
                     let _ = std::fs::remove_dir(e.path());
                 }
-                let gone = std::fs::remove_dir(entry.path()).is_ok() || !entry.path().exists();
-                gone
+                std::fs::remove_dir(entry.path()).is_ok() || !entry.path().exists()
             });
         }
     }

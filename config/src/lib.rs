@@ -44,16 +44,12 @@ pub const SHIPPED: &str = include_str!("../gshare.toml");
 /// Why a configuration cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// The file could not be read.
     #[error("cannot read {}", path.display())]
     Unreadable {
-        /// File.
         path: PathBuf,
-        /// Cause.
         #[source]
         source: io::Error,
     },
-    /// The file has problems; all of them, in order.
     #[error("{}", list(.0))]
     Invalid(Vec<Problem>),
 }

@@ -16,7 +16,6 @@ use crate::form::{ClaimSize, ClassWord, Form as _, Limit, Optional, Sm, SomeMemo
 use crate::problem::Problem;
 use crate::read::read;
 
-/// Name of the file.
 pub const PROJECT_FILE: &str = ".gshare.toml";
 
 /// Defaults of one project; the command line overrides them.
@@ -53,9 +52,7 @@ pub struct ProjectDefaults {
 /// A file that was found but not read, because another user could have written it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IgnoredFile {
-    /// File.
     pub path: PathBuf,
-    /// Its owner.
     pub owner: u32,
 }
 

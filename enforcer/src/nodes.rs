@@ -28,18 +28,13 @@ pub struct Majors {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NodeError {
-    /// A system call failed.
     #[error("cannot {verb} {path}")]
     Io {
-        /// The attempted action.
         verb: &'static str,
-        /// The file or directory.
         path: PathBuf,
-        /// The reason.
         #[source]
         source: io::Error,
     },
-    /// All majors for local use are in use.
     #[error("no character device major is free between 240 and 254")]
     NoFreeMajor,
 }

@@ -51,23 +51,16 @@ const CAPS: [&str; 14] = [
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum SystemdError {
-    /// The machine was not booted with systemd.
     #[error("systemd is not running here ({BOOTED} is missing)")]
     NotBooted,
-    /// The bus does not answer.
     #[error("systemd cannot be reached: {0}")]
     NoBus(String),
-    /// It refused, or failed.
     #[error("systemd cannot {verb} {unit}: {why}")]
     Refused {
-        /// The request.
         verb: &'static str,
-        /// The unit.
         unit: String,
-        /// Its answer.
         why: String,
     },
-    /// No answer in time.
     #[error("systemd does not answer within {0:?}")]
     Silent(Duration),
 }

@@ -390,7 +390,6 @@ fn has_samples(journal: &Journal) -> Result<bool, JournalError> {
     Ok(tables > 0)
 }
 
-/// Changes of the queue.
 #[derive(Debug, Default)]
 pub(crate) struct QueueChanges {
     pub(crate) waiting: Vec<ClaimRecord>,

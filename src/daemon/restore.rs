@@ -68,7 +68,6 @@ impl Searches {
 pub(crate) struct Journaled {
     /// Notices.
     pub(crate) told: Vec<Command>,
-    /// Claims that are held.
     pub(crate) held: Vec<ClaimRecord>,
     waiting: Vec<ClaimRecord>,
     rebooted: bool,

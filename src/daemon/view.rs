@@ -665,7 +665,6 @@ fn without_private(viewer: Viewer, mut snapshot: Snapshot) -> Snapshot {
     snapshot
 }
 
-/// A snapshot for this viewer.
 pub(crate) fn seen_by(known: &State<'_>, viewer: Viewer, snapshot: Snapshot) -> Snapshot {
     let room = with_room(&known.world(), known.sizes, viewer.uid(), snapshot);
     let mut seen = viewer.sees(without_private(viewer, room));

@@ -19,13 +19,11 @@ static LIVE: Mutex<Vec<Remains>> = Mutex::new(Vec::new());
 /// What must be ended of a station.
 #[derive(Clone, Debug)]
 pub(super) struct Remains {
-    /// Its directory.
     pub(super) dir: PathBuf,
     /// Its service's runtime directory.
     pub(super) run: PathBuf,
     /// The simulated control program of MPS.
     pub(super) mps: PathBuf,
-    /// Name of its cgroup.
     pub(super) cgroup_root: String,
     /// Its service, while it runs.
     pub(super) service: Option<u32>,

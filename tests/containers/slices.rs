@@ -166,8 +166,7 @@ fn docker_as_it_comes_is_counted_without_a_claim_and_held_in_one() {
     machine.ok("gshare admin kill c5 --grace 0");
     assert_eq!(raw.ask("info"), "", "the container has ended");
     until("the slice is gone", SOON, || {
-        let gone = machine.claims().is_empty() && !machine.path(&dir).exists();
-        gone
+        machine.claims().is_empty() && !machine.path(&dir).exists()
     });
 
     // With all rights and the socket a container is no administrator.

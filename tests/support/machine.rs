@@ -169,7 +169,6 @@ impl Machine {
         command
     }
 
-    /// Runs it.
     pub fn run(&self, line: &str) -> Output {
         self.command(line).output().expect("nsenter runs")
     }

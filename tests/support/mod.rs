@@ -368,7 +368,6 @@ impl Raw {
         }
     }
 
-    /// Process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }

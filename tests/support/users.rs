@@ -50,7 +50,6 @@ impl Users {
         users
     }
 
-    /// uid of one of them.
     pub fn uid(&self, index: usize) -> u32 {
         self.0[index].1
     }

@@ -140,7 +140,6 @@ pub fn want(socket: &str, hint: Option<u64>, timeout: Duration) -> io::Result<St
 /// One GPU of a positive answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Seat {
-    /// The GPU.
     pub uuid: GpuUuid,
     /// The slot in its usage page.
     pub slot: usize,
@@ -153,7 +152,6 @@ pub struct Seat {
 pub enum Answer {
     /// The process is a member.
     Member {
-        /// Number of the claim.
         claim: u64,
         /// Its name, for messages.
         name: String,
@@ -164,7 +162,6 @@ pub enum Answer {
     },
     /// The claim's GPUs are not free yet; another message follows.
     Wait {
-        /// Number of the claim.
         claim: u64,
         /// 1 is the head of the queue.
         position: u32,
@@ -173,7 +170,6 @@ pub enum Answer {
     },
     /// For a process that only asks: the claim has no GPUs yet.
     Later {
-        /// Number of the claim.
         claim: u64,
         /// Number of GPUs that it will have.
         gpus: u32,
@@ -187,7 +183,6 @@ pub enum Answer {
     Refused {
         /// A code for programs, such as `no_claim`.
         code: String,
-        /// A sentence for people.
         message: String,
     },
 }

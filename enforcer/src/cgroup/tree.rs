@@ -15,7 +15,6 @@ use super::{CgroupError, ClaimCgroup, Mount, path_of_pid, v2_path};
 pub struct ClaimPlace {
     /// Uid of the claim's owner.
     pub uid: u32,
-    /// Number of the claim.
     pub claim: u64,
 }
 

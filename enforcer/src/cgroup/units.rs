@@ -26,7 +26,6 @@ use super::tree::{number, warm_up};
 use super::{CgroupError, ClaimCgroup, ClaimPlace, ClaimTree, Mount, OwnTree, Parent, path_of_pid};
 use crate::systemd::{MainOf, Patience, Systemd, SystemdError};
 
-/// A tree of units.
 #[derive(Debug, Clone)]
 pub struct UnitTree {
     /// If systemd could not be reached, existing units are used, and other users' claims get a tree of gshare's own.

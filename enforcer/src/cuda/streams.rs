@@ -24,7 +24,6 @@ functions! {
     copy: "cuMemcpyHtoDAsync_v2", fn(u64, *const c_void, usize, Handle);
 }
 
-/// A stream.
 #[derive(Clone, Copy, Debug)]
 pub struct Stream(Handle);
 

@@ -226,7 +226,6 @@ pub struct Context {
 pub struct Buffer {
     /// Device address.
     pub address: u64,
-    /// Bytes.
     pub bytes: usize,
 }
 

@@ -17,35 +17,25 @@ const KEPT: usize = 64;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeviceError {
-    /// The kernel does not let this process use BPF.
     #[error(
         "the device filter needs root (CAP_BPF and CAP_NET_ADMIN): {verb} was not permitted\n\
          hint: run gshared as root; without the device filter, programs in claims can open every GPU"
     )]
     NotPermitted {
-        /// The attempted action.
         verb: &'static str,
-        /// The kernel's answer.
         #[source]
         source: io::Error,
     },
-    /// The kernel's verifier rejected the program.
     #[error("the kernel refused the device filter: {log}")]
     Refused {
-        /// The verifier's log; may be empty.
         log: String,
-        /// The kernel's answer.
         #[source]
         source: io::Error,
     },
-    /// Any other failure.
     #[error("cannot {verb} the device filter of {cgroup}")]
     Io {
-        /// The attempted action.
         verb: &'static str,
-        /// The claim's cgroup.
         cgroup: PathBuf,
-        /// The kernel's answer.
         #[source]
         source: io::Error,
     },
@@ -69,7 +59,6 @@ impl DeviceError {
 pub struct Attached {
     /// The kernel's id of the program.
     pub id: u32,
-    /// Its name.
     pub name: String,
     /// Hash of its instructions: equal tags mean equal rules.
     pub tag: [u8; 8],

@@ -58,7 +58,6 @@ pub struct GuardRules {
 pub struct Refusal {
     /// The process, in the machine's pid namespace.
     pub pid: i32,
-    /// Its user.
     pub uid: u32,
     /// Its name, at most 15 bytes.
     pub name: String,

@@ -25,59 +25,37 @@ const START: Duration = Duration::from_secs(5);
 /// Maximum path length of a Unix socket, less `/control_privileged` and the final NUL.
 const LONGEST_DIR: usize = 108 - 20;
 
-/// Errors of MPS.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MpsError {
-    /// A system call failed.
     #[error("cannot {verb} {}", path.display())]
     Io {
-        /// The attempted action.
         verb: &'static str,
-        /// The file or directory.
         path: PathBuf,
-        /// The reason.
         #[source]
         source: io::Error,
     },
-    /// Another user than the service's own may have put something there.
     #[error("the MPS directory {} is not safe: {why}", pipe.display())]
     Untrusted {
         /// Directory of the sockets.
         pipe: PathBuf,
-        /// The fault.
         why: String,
     },
-    /// No daemon answers there.
     #[error("no MPS control daemon answers in {}", pipe.display())]
     Silent {
         /// Directory of the sockets.
         pipe: PathBuf,
     },
-    /// The daemon refused the command.
     #[error("the MPS control daemon refused `{command}`: {answer}")]
-    Refused {
-        /// The command.
-        command: String,
-        /// Its answer.
-        answer: String,
-    },
-    /// The daemon does not end, even when killed.
+    Refused { command: String, answer: String },
     #[error("the MPS control daemon of {} (pid {pid}) does not end", pipe.display())]
     Runs {
         /// Directory of the sockets.
         pipe: PathBuf,
-        /// Its process.
         pid: i32,
     },
-    /// The daemon ended at once or never answered.
     #[error("{} does not start: {said}", program.display())]
-    NotStarted {
-        /// The program.
-        program: PathBuf,
-        /// The end of its output.
-        said: String,
-    },
+    NotStarted { program: PathBuf, said: String },
 }
 
 /// One control daemon and its directories.

@@ -25,7 +25,6 @@ CREATE TABLE IF NOT EXISTS quota (
 /// A drained GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DrainRecord {
-    /// UUID of the GPU.
     pub(crate) uuid: String,
     /// Since when, Unix milliseconds.
     pub(crate) since_ms: u64,
@@ -105,7 +104,6 @@ impl Journal {
         Ok(rows.query_map([], record)?.collect::<Result<_, _>>()?)
     }
 
-    /// The drained GPUs.
     pub(crate) fn drains(&self) -> Result<Vec<DrainRecord>, JournalError> {
         let mut rows = self
             .db

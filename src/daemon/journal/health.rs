@@ -8,7 +8,6 @@ use super::file::{Journal, JournalError, put_meta, signed};
 /// A journaled error of a GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct XidRecord {
-    /// UUID of the GPU.
     pub(crate) uuid: String,
     /// When, Unix milliseconds.
     pub(crate) at_ms: u64,

@@ -14,7 +14,6 @@ use crate::daemon::line::Line;
 /// A journaled part of a claim on one GPU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SliceRecord {
-    /// UUID of the GPU.
     pub(crate) uuid: String,
     /// Ties the usage page to this grant.
     pub(crate) token: u64,
@@ -34,7 +33,6 @@ pub(crate) struct SliceRecord {
 /// Identity of a process: pids are reused, pid and start together are not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ProcessRecord {
-    /// Process id.
     pub(crate) pid: i32,
     /// Start in clock ticks since boot.
     pub(crate) start_ticks: u64,
@@ -43,15 +41,11 @@ pub(crate) struct ProcessRecord {
 /// A journaled claim that is granted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ClaimRecord {
-    /// Number.
     pub(crate) id: u64,
-    /// Owner.
     pub(crate) uid: u32,
     /// Name given by the user.
     pub(crate) name: Option<String>,
-    /// Project.
     pub(crate) project: String,
-    /// Class.
     pub(crate) class: String,
     #[serde(flatten)]
     pub(crate) command: Line,
@@ -215,7 +209,6 @@ impl From<KernelSpec> for KernelRecord {
 pub(crate) struct BehalfRecord {
     /// The cgroup, as the kernel names it.
     pub(crate) cgroup: PathBuf,
-    /// The request.
     pub(crate) spec: Box<ClaimSpec>,
     /// The cgroup was there.
     pub(crate) seen: bool,
@@ -276,12 +269,10 @@ impl ClaimRecord {
 pub(crate) struct SampleRecord {
     /// When, Unix milliseconds.
     pub(crate) at_ms: u64,
-    /// UUID of the GPU.
     pub(crate) uuid: String,
     /// SM activity, or busy time if the GPU does not count it, in percent.
     pub(crate) activity: Option<f32>,
     /// Bytes in use by all programs.
     pub(crate) used_bytes: Option<u64>,
-    /// Claimed bytes.
     pub(crate) claimed_bytes: u64,
 }

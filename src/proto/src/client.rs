@@ -11,25 +11,19 @@ use crate::{Call, Hello, MAX_LINE, PROTOCOL, Reply, WireError, messages};
 /// Why a call failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// No service listens there.
     #[error("{}", messages::no_answer(.path.display()))]
     NoService {
         /// Socket.
         path: PathBuf,
-        /// Cause.
         #[source]
         source: io::Error,
     },
-    /// The connection broke.
     #[error("the connection to the gshare service broke")]
     Io(#[from] io::Error),
-    /// The service closed the connection.
     #[error("the gshare service closed the connection")]
     Closed,
-    /// This client does not understand the service's reply.
     #[error("{}", messages::strange_answer())]
     Garbled(#[source] serde_json::Error),
-    /// The service refused the call.
     #[error("{}", .0.message)]
     Refused(WireError),
 }

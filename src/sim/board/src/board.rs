@@ -84,7 +84,6 @@ impl Slot {
 /// One piece of work for a stream.
 #[derive(Debug, Clone, Copy)]
 pub struct Work {
-    /// Index of the GPU.
     pub gpu: usize,
     /// The context, from [`Board::add_context`].
     pub context: u64,
@@ -105,7 +104,6 @@ pub struct Work {
 /// Finished work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Finished {
-    /// Its ticket.
     pub ticket: u64,
     /// When it began, in nanoseconds of `CLOCK_MONOTONIC`.
     pub start_ns: u64,

@@ -124,7 +124,6 @@ impl ImaginedBoard {
         .collect()
     }
 
-    /// Totals of the GPU.
     #[must_use]
     pub fn gpu(&self) -> Integrals {
         let g = &self.state.gpus[0];
@@ -135,7 +134,6 @@ impl ImaginedBoard {
         }
     }
 
-    /// Totals of a process.
     #[must_use]
     pub fn process(&self, process: u64) -> Integrals {
         let row = self.state.uses().iter().find(|u| u.owner == process);

@@ -15,7 +15,6 @@ const BYTES_PER_S: u64 = 8_400_000_000;
 /// Set once a process has reached the faulty step.
 const MET: u64 = 1 << 63;
 
-/// A step of a checkpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum CheckpointStep {
@@ -51,7 +50,6 @@ pub enum CheckpointHow {
 /// An injected fault of checkpoints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CheckpointFault {
-    /// The faulty step.
     pub step: CheckpointStep,
     /// Kind of fault.
     pub how: CheckpointHow,
