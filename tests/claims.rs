@@ -17,8 +17,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use support::terminal::Terminal;
 use support::{
-    FULL, MIB, Raw, SOON, all_ended, board, board_bytes, example, root, run, station, station_with,
-    text, until, words,
+    FULL, MIB, Raw, SOON, all_ended, board, board_bytes, example, has_all, root, run, station,
+    station_with, text, until, words,
 };
 
 /// The limits pages of a claim: guaranteed SMs in thousandths, and the cap in bytes.
@@ -92,7 +92,7 @@ fn parts_of_several_gpus_of_one_model_have_a_page_a_cap_and_figures_on_each() {
     assert_eq!(room["sum"].as_f64(), Some(2.0));
     assert_eq!(status["gpus"][0]["claimable"].as_f64(), Some(0.5));
     let ps = text(&run(&station, &["ps"]));
-    assert!(ps.contains("2,3") && ps.contains("2x0.75"), "{ps}");
+    has_all(&ps, &["2,3", "2x0.75"]);
     let waits = run(
         &station,
         &["claim", "-g", "2x0.5", "--model", "h100", "--nonblock"],
@@ -239,10 +239,7 @@ fn a_lease_is_told_on_the_terminal_put_off_and_ends_after_a_grace_with_124() {
     );
     until("the claim has ended", SOON, || claim().is_none());
     let log = text(&run(&station, &["log", &before.id]));
-    assert!(
-        log.contains("time limit ended") && log.contains("later than before"),
-        "{log}"
-    );
+    has_all(&log, &["time limit ended", "later than before"]);
 }
 
 /// Ctrl-Z left a claim that held its memory for ever and was shown as running.
@@ -270,9 +267,9 @@ fn a_claim_without_a_command_has_an_end_and_no_library_can_be_forbidden() {
             "[claims]\nheld-limit = \"3s\"\nlease-grace = \"0s\"\nno-library = false\n".to_owned();
     });
     let told = text(&run(&station, &["claim", "-g", "0.25"]));
-    assert!(
-        told.contains("ends in 3s, or with gshare release c1; longer: gshare extend c1"),
-        "{told}"
+    has_all(
+        &told,
+        &["ends in 3s, or with gshare release c1; longer: gshare extend c1"],
     );
     let longer = run(&station, &["claim", "-g", "0.25", "-t", "1h", "--short"]);
     assert!(longer.status.success());

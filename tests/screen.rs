@@ -17,7 +17,7 @@ use nix::unistd::Pid;
 use support::detach::{ANYBODY, SOON_OVER, fill, holder, ready, settles, station_of};
 use support::terminal::Terminal;
 use support::{
-    GSHARE, MIB, Raw, SOON, board, board_bytes, claim, claim_of, ok, python, run, station,
+    GSHARE, MIB, Raw, SOON, board, board_bytes, claim, claim_of, has_all, ok, python, run, station,
     station_with, until,
 };
 
@@ -113,7 +113,7 @@ fn claims_appear_are_made_and_released_on_the_screen() {
     assert!(text.starts_with(&shim), "{text}");
     let service = station.snapshot().expect("served").service;
     if service.is_some_and(|s| s.cgroups) {
-        assert!(text.contains(station.cgroup_root()), "{text}");
+        has_all(&text, &[station.cgroup_root()]);
     }
 
     // x asks first: n keeps it, y releases it.
@@ -227,7 +227,7 @@ fn the_demo_says_that_it_is_simulated_tells_its_scenes_and_cleans_up() {
     let told = screen.wait("the first caption", LATE, |text| {
         caption(text, &["SMs are idle"])
     });
-    assert!(told.contains("% busy"), "{told}");
+    has_all(&told, &["% busy"]);
     // The hog's output, at its cap; then unused GPUs, before a claim needs them.
     screen.wait("the hog", LATE, |text| {
         caption(text, &["hit its limit", "keeps its"])
@@ -466,16 +466,13 @@ fn every_screen_is_printed_once_without_a_terminal() {
         for (size, rows) in [("80x24", 24), ("120x40", 40), ("200x60", 60)] {
             let text = printed(top(&station, &["--once", "--screen", name, "--size", size]));
             assert_eq!(text.lines().count(), rows, "{text}");
-            assert!(text.contains(mark) && text.contains(" SIM"), "{text}");
+            has_all(&text, &[mark, " SIM"]);
         }
     }
     let claims = printed(top(&station, &["--once", "--screen", "2"]));
-    assert!(claims.contains("printed"), "{claims}");
+    has_all(&claims, &["printed"]);
     let health = printed(top(&station, &["--once", "--screen", "5", "--ascii"]));
-    assert!(
-        health.contains("TO FIX") && health.contains("FINE "),
-        "{health}"
-    );
+    has_all(&health, &["TO FIX", "FINE "]);
     assert!(health.is_ascii(), "{health}");
     assert_eq!(raw.finish(), Some(0));
 }
@@ -540,9 +537,9 @@ fn what_was_recorded_is_replayed() {
     };
     assert!(once(path, "overview").contains("recorded"));
     let text = once(path, "history");
-    assert!(text.contains("GPU HOURS"), "{text}");
+    has_all(&text, &["GPU HOURS"]);
     let text = once(path, "health");
-    assert!(text.contains("FINE"), "{text}");
+    has_all(&text, &["FINE"]);
     // Data that nobody requested are missing, and cannot be requested now.
     let text = once(shown, "history");
     assert!(
@@ -733,7 +730,7 @@ fn a_lost_and_a_hanging_gpu_have_dashes_in_status_ps_and_on_every_screen() {
         for (_, name, mark) in SCREENS {
             let once = ["--once", "--screen", name, "--size", "120x40"];
             let text = printed(top(&station, &once));
-            assert!(text.contains(mark), "{text}");
+            has_all(&text, &[mark]);
             if name == "overview" {
                 let gpu = line(&text, "0 RTX").expect("its row");
                 assert!(

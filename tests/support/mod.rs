@@ -117,6 +117,14 @@ pub fn text(output: &Output) -> String {
         .concat()
 }
 
+/// Asserts that a text contains all of these.
+#[track_caller]
+pub fn has_all<W: AsRef<str>>(text: &str, all: &[W]) {
+    for words in all.iter().map(AsRef::as_ref) {
+        assert!(text.contains(words), "without {words:?}: {text}");
+    }
+}
+
 /// Runs it: its exit code and output.
 pub fn tried(station: &Station, words: &[&str]) -> (Option<i32>, String) {
     let output = run(station, words);
