@@ -8,6 +8,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
 use nix::unistd::{Gid, Group, Uid, User, getgrouplist};
+use serde::{Deserialize, Serialize};
 
 /// The fields of `/proc/<pid>/stat` that gshare uses.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,7 +26,7 @@ pub struct Stat {
 }
 
 /// A permanent identity of a process: pids are reused, the pair with the start time is not.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ProcessKey {
     pub pid: i32,
     /// Start time, in clock ticks since boot.

@@ -3,6 +3,7 @@
 use gshare_config::Stage;
 use gshare_core::Held;
 use gshare_core::units::Bytes;
+use gshare_enforcer::proc::ProcessKey;
 use std::path::{Path, PathBuf};
 
 use gshare_proto::{ClaimSpec, CommandLine, KernelSpec, SignalSpec};
@@ -30,14 +31,6 @@ pub(crate) struct SliceRecord {
     pub(crate) held: Held,
 }
 
-/// Identity of a process: pids are reused, pid and start together are not.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct ProcessRecord {
-    pub(crate) pid: i32,
-    /// Start in clock ticks since boot.
-    pub(crate) start_ticks: u64,
-}
-
 /// A journaled claim that is granted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ClaimRecord {
@@ -52,7 +45,7 @@ pub(crate) struct ClaimRecord {
     /// Granted, Unix milliseconds.
     pub(crate) granted_ms: u64,
     /// The command; absent for a held claim without one.
-    pub(crate) process: Option<ProcessRecord>,
+    pub(crate) process: Option<ProcessKey>,
     /// Its GPUs.
     pub(crate) slices: Vec<SliceRecord>,
     /// Where it is.
@@ -139,7 +132,7 @@ pub(crate) struct OriginRecord {
 pub(crate) struct RunsRecord {
     /// Processes that joined later (used without cgroups, where descent determines membership).
     #[serde(default)]
-    pub(crate) joined: Vec<ProcessRecord>,
+    pub(crate) joined: Vec<ProcessKey>,
     /// The cgroup of the service whose main process is the command, if the claim lives in it.
     #[serde(default)]
     pub(crate) lodging: Option<PathBuf>,
