@@ -1,11 +1,11 @@
 //! A board without file, clock or processes: its owner advances the time. For benchmarks of GPU monitoring that
 //! simulate more time than they take.
 
-use crate::board::{Finished, Work};
+use crate::board::Finished;
 use crate::error::BoardError;
 use crate::models::{Model, index_of};
 use crate::presets::Preset;
-use crate::state::{MAX_PROCS, State, Submit};
+use crate::state::{MAX_PROCS, State, Work};
 use crate::store::zeroed;
 
 /// A workstation in virtual time.
@@ -93,19 +93,7 @@ impl ImaginedBoard {
     /// # Errors
     /// If there is no room, or the kernel does not fit.
     pub fn submit(&mut self, process: u64, work: &Work) -> Result<u64, BoardError> {
-        self.state.submit(
-            process,
-            &Submit {
-                gpu: work.gpu,
-                context: work.context,
-                shape: work.shape,
-                block_ns: work.block_ns,
-                transfer: work.transfer,
-                record: work.record,
-                meeting: work.meeting,
-                deps: work.deps,
-            },
-        )
+        self.state.submit(process, work)
     }
 
     /// Advances the board to this time in nanoseconds.

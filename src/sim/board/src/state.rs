@@ -9,7 +9,7 @@ mod mps;
 mod park;
 mod sched;
 
-pub(crate) use sched::Submit;
+pub use sched::Work;
 
 use crate::models::Model;
 use crate::presets::Preset;
