@@ -109,9 +109,6 @@ pub fn booted() -> bool {
 
 impl Systemd {
     /// Starts the thread and checks that systemd answers.
-    ///
-    /// # Errors
-    /// [`SystemdError::NotBooted`] or [`SystemdError::NoBus`].
     pub fn connect() -> Result<Self, SystemdError> {
         if !booted() {
             return Err(SystemdError::NotBooted);
@@ -137,9 +134,6 @@ impl Systemd {
 
     /// Makes sure that a slice is active; returns the kernel's name of its cgroup. It gets the caps of the slice
     /// `like`, if given.
-    ///
-    /// # Errors
-    /// [`SystemdError`].
     pub fn slice(
         &self,
         name: String,
@@ -154,9 +148,6 @@ impl Systemd {
 
     /// Makes sure that a unit is active whose cgroup gshare may divide; returns the kernel's name of the cgroup. An
     /// idle process keeps it: systemd removes empty cgroups.
-    ///
-    /// # Errors
-    /// [`SystemdError`].
     pub fn home(
         &self,
         name: String,

@@ -35,10 +35,6 @@ pub(crate) use records::{
 pub(crate) const FILE: &str = "gshare.db";
 
 /// Opens it read-only, beside the task that writes it.
-///
-/// # Errors
-///
-/// When it cannot be read.
 pub(crate) fn reader(path: &Path) -> rusqlite::Result<Connection> {
     Connection::open_with_flags(path, rusqlite::OpenFlags::SQLITE_OPEN_READ_ONLY)
 }

@@ -106,9 +106,6 @@ impl Remains {
 }
 
 /// From now on SIGTERM, SIGINT and SIGHUP end the stations of this program, and then the program.
-///
-/// # Errors
-/// When the signals cannot be watched.
 pub fn end_on_signals() -> std::io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

@@ -83,9 +83,6 @@ pub struct Filters {
 impl Filters {
     /// Loads the program for `rules`, so that the first claim with them need not wait. Also tests whether filters work
     /// here at all.
-    ///
-    /// # Errors
-    /// [`DeviceError::NotPermitted`] or [`DeviceError::Refused`].
     pub fn preload(&mut self, rules: &DeviceRules) -> Result<(), DeviceError> {
         self.loaded(rules).map(drop)
     }
@@ -123,9 +120,6 @@ impl Filters {
     }
 
     /// Sets the filter on a new cgroup without filters: saves the query.
-    ///
-    /// # Errors
-    /// [`DeviceError`].
     pub fn set_on_new(
         &mut self,
         cgroup: &ClaimCgroup,
@@ -137,9 +131,6 @@ impl Filters {
     }
 
     /// Whether the filter of exactly these rules is attached to the cgroup, also after a restart.
-    ///
-    /// # Errors
-    /// [`DeviceError`] if the kernel does not tell.
     pub fn is_set(
         &mut self,
         cgroup: &ClaimCgroup,
@@ -151,17 +142,11 @@ impl Filters {
     }
 
     /// Removes gshare's filters from the cgroup; others' stay.
-    ///
-    /// # Errors
-    /// [`DeviceError`].
     pub fn clear(&self, cgroup: &ClaimCgroup) -> Result<(), DeviceError> {
         clear(cgroup.as_fd(), cgroup.dir())
     }
 
     /// The same for a cgroup by its directory; a removed cgroup has no filters.
-    ///
-    /// # Errors
-    /// [`DeviceError`].
     pub fn clear_dir(&self, dir: &Path) -> Result<(), DeviceError> {
         match std::fs::File::open(dir) {
             Ok(open) => clear(open.as_fd(), dir),
@@ -171,9 +156,6 @@ impl Filters {
     }
 
     /// All device filters of a cgroup, gshare's and others'.
-    ///
-    /// # Errors
-    /// [`DeviceError`] if the kernel does not tell.
     pub fn attached(&self, cgroup: &ClaimCgroup) -> Result<Vec<Attached>, DeviceError> {
         attached(cgroup)
     }

@@ -247,9 +247,6 @@ impl FromStr for Share {
 
 /// Reads a duration: `90s`, `30m`, `2h`, `1d`, `1h30m`, Slurm's `2:00:00` and `1-12:00:00`. A bare
 /// number is minutes, as in Slurm.
-///
-/// # Errors
-/// When it is none of these.
 pub fn parse_duration(text: &str) -> Result<Duration, UnitError> {
     let bad = || {
         UnitError::new(

@@ -211,9 +211,6 @@ impl Board {
     }
 
     /// Opens a board that [`Board::create`] made.
-    ///
-    /// # Errors
-    /// If the file cannot be opened or is not a board of this version.
     pub fn open(path: &Path) -> Result<Board, BoardError> {
         let mut options = OpenOptions::new();
         let file = options
@@ -352,9 +349,6 @@ impl Board {
     }
 
     /// Removes this process and everything it has from the board.
-    ///
-    /// # Errors
-    /// If it is not on the board.
     pub fn unregister(&self, slot: Slot) -> Result<(), BoardError> {
         let result = self.change(false, |state| {
             if !state.is_registered(slot.id) {
@@ -384,9 +378,6 @@ impl Board {
     }
 
     /// Ends a context and fails its kernels.
-    ///
-    /// # Errors
-    /// If the process is not on the board, or the GPU is lost or absent.
     pub fn remove_context(&self, slot: Slot, gpu: usize, context: u64) -> Result<(), BoardError> {
         let gpu = self.gpu_at(gpu);
         self.change(false, |s| s.remove_context(slot.id, gpu, context))?;
@@ -414,9 +405,6 @@ impl Board {
     }
 
     /// Frees device memory.
-    ///
-    /// # Errors
-    /// If the process is not on the board, or the GPU is lost or absent.
     pub fn free(
         &self,
         slot: Slot,
@@ -440,9 +428,6 @@ impl Board {
     }
 
     /// Free and total bytes of a GPU as CUDA reports them to this process. A client of MPS may have a lower limit.
-    ///
-    /// # Errors
-    /// If the GPU is lost or absent.
     pub fn memory_for(&self, slot: Slot, gpu: usize) -> Result<(u64, u64), BoardError> {
         let gpu = self.gpu_at(gpu);
         let held = self.held(gpu);

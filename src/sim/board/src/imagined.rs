@@ -33,9 +33,6 @@ pub struct Integrals {
 impl ImaginedBoard {
     /// A board with one GPU. `nature` is the seed of effects that the plain model omits (0: none), `preset` the
     /// driver's costs.
-    ///
-    /// # Errors
-    /// If the model is unknown.
     pub fn new(slug: &str, nature: u64, preset: Preset) -> Result<Self, BoardError> {
         let model = index_of(slug).ok_or_else(|| BoardError::UnknownModel {
             slug: slug.to_owned(),
@@ -55,9 +52,6 @@ impl ImaginedBoard {
     }
 
     /// Adds a process with a context; returns the ids of both.
-    ///
-    /// # Errors
-    /// If there is no room.
     pub fn add_process(&mut self) -> Result<(u64, u64), BoardError> {
         let slot = (0..MAX_PROCS).find(|slot| {
             let row = self.state.procs().get(*slot);
@@ -73,17 +67,11 @@ impl ImaginedBoard {
     }
 
     /// Makes a process the MPS server of the GPU.
-    ///
-    /// # Errors
-    /// If it is not on the board.
     pub fn serve_mps(&mut self, process: u64) -> Result<(), BoardError> {
         self.state.serve_mps(process, 0)
     }
 
     /// Makes a process a client of a server, with this many SMs.
-    ///
-    /// # Errors
-    /// If it is not on the board, or the server does not exist.
     pub fn join_mps(&mut self, process: u64, server: u64, sms: u32) -> Result<(), BoardError> {
         self.state.join_mps(process, 0, server, sms, 0)
     }
