@@ -176,13 +176,7 @@ fn dispatch(cli: Cli, started_ns: u64) -> Outcome {
                 )
                 .with_hint("set `socket` under [service] and name the file with --config"));
             }
-            let start = crate::daemon::Start {
-                user: args.user,
-                config: args.config,
-                #[cfg(feature = "crash-points")]
-                die_at: args.die_at,
-            };
-            exit_code(crate::daemon::run(&start))
+            exit_code(crate::daemon::run(&args))
         }
         Some(Command::Setup(args)) => crate::setup::run(&args),
         #[cfg(feature = "lab")]

@@ -98,7 +98,7 @@ mod whose;
 mod world;
 
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -118,37 +118,18 @@ pub(crate) use strict::lib_dir;
 pub(crate) use view::users;
 use world::world_of;
 
-/// Options of the service.
-#[derive(Clone, Debug, Default)]
-pub struct Start {
-    /// A user's own service, even as root.
-    pub user: bool,
-    /// Another configuration file.
-    pub config: Option<PathBuf>,
-    /// Crash point of [`STEPS`]; for tests.
-    #[cfg(feature = "crash-points")]
-    pub die_at: Option<String>,
-}
-
-impl Start {
-    fn load(&self, mode: Mode) -> Result<Config, ConfigError> {
-        match &self.config {
-            Some(file) => Config::load_file(file),
-            None => Config::load(mode),
-        }
-    }
-}
+use crate::command::args::DaemonArgs;
 
 /// Runs the service until SIGTERM or SIGINT. Members continue under their limits after that.
 ///
 /// # Errors
 ///
 /// When the configuration, the driver, the journal or the socket cannot be used.
-pub fn run(start: &Start) -> anyhow::Result<i32> {
+pub fn run(args: &DaemonArgs) -> anyhow::Result<i32> {
     #[cfg(feature = "crash-points")]
-    die::choose(start.die_at.as_deref())?;
-    let mode = Mode::of_process(start.user);
-    let config = start.load(mode)?;
+    die::choose(args.die_at.as_deref())?;
+    let mode = Mode::of_process(args.user);
+    let config = load(args, mode)?;
     manager::start_log(config.service.log.name());
     raise_descriptor_limit();
     gshare_enforcer::proc::share_one_heap();
@@ -158,8 +139,15 @@ pub fn run(start: &Start) -> anyhow::Result<i32> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    runtime.block_on(serve(start, config, mode, paths))?;
+    runtime.block_on(serve(args, config, mode, paths))?;
     Ok(0)
+}
+
+fn load(args: &DaemonArgs, mode: Mode) -> Result<Config, ConfigError> {
+    match &args.config {
+        Some(file) => Config::load_file(file),
+        None => Config::load(mode),
+    }
 }
 
 /// One service per journal and per directory of pages.
@@ -172,7 +160,7 @@ fn lock_dirs(paths: &Paths) -> anyhow::Result<Vec<lock::Lock>> {
     dirs.into_iter().map(|dir| lock::take(dir)).collect()
 }
 
-async fn serve(start: &Start, config: Config, mode: Mode, paths: Paths) -> anyhow::Result<()> {
+async fn serve(args: &DaemonArgs, config: Config, mode: Mode, paths: Paths) -> anyhow::Result<()> {
     let (tx, mut rx) = mpsc::unbounded_channel();
     let tick = config.service.tick;
     let idle = config.service.idle_connections;
@@ -218,7 +206,7 @@ async fn serve(start: &Start, config: Config, mode: Mode, paths: Paths) -> anyho
             // A user's own service ends with the terminal that started it.
             _ = hup.recv() => if mode == Mode::User { break } else {
                 manager::reloading();
-                service.reload(start.load(mode));
+                service.reload(load(args, mode));
                 manager::ready(&told);
             },
             _ = pulse.tick(), if watchdog.is_some() => manager::alive(),

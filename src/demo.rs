@@ -51,9 +51,6 @@ impl Drop for Cast {
 }
 
 /// Runs the demo.
-///
-/// # Errors
-/// When the simulated workstation cannot be set up.
 pub fn run(args: DemoArgs) -> anyhow::Result<i32> {
     let stop = Arc::new(AtomicBool::new(false));
     let program = std::env::current_exe().context("cannot find gshare's own executable")?;

@@ -47,7 +47,6 @@ pub(crate) struct Face {
 }
 
 impl Face {
-    /// Reads a process.
     pub(crate) fn of(pid: i32) -> Self {
         let (command, identity) = identity::of_process(pid);
         Self {

@@ -9,7 +9,6 @@ use std::path::{Path, PathBuf};
 use gshare_abi::trusted;
 use xattr::FileExt;
 
-/// Name of the file.
 pub const NAME: &str = "gshare-exec";
 /// A file beside it: one line with the path of the service's socket, if it is not the usual one.
 pub const SOCKET_FILE: &str = "gshare-exec.socket";

@@ -15,26 +15,16 @@ use gshare_core::ClaimId;
 use gshare_core::units::show_duration;
 use gshare_enforcer::device;
 use gshare_gate::{Mode, Word};
+use gshare_proto::OffView;
+use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
 
 use crate::clock::unix_ms;
-
-/// Since when gshare is off, until when, and who switched it off.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Line {
-    /// Unix milliseconds.
-    pub(crate) since_ms: u64,
-    /// End, Unix milliseconds; without one, until it is switched on.
-    pub(crate) until_ms: Option<u64>,
-    /// A user's name.
-    pub(crate) by: String,
-}
 
 /// Whether gshare is off, and the service's state for when it is on again.
 #[derive(Debug, Default)]
 pub(crate) struct Off {
-    pub(crate) line: Option<Line>,
+    pub(crate) line: Option<OffView>,
     /// The configuration for when it is on again.
     pub(crate) configured: Option<Box<Config>>,
     /// The end was announced.
@@ -56,24 +46,16 @@ pub(crate) fn read_line<T: DeserializeOwned>(state_dir: &Path, name: &str) -> Op
 }
 
 /// The line, if gshare is off. An unreadable file counts as one: its author wanted gshare to stop.
-pub(crate) fn read(state_dir: &Path) -> Option<Line> {
+pub(crate) fn read(state_dir: &Path) -> Option<OffView> {
     read_line(state_dir, FILE).map(Option::unwrap_or_default)
 }
 
 /// Switches gshare off, also after restarts of the service and of the machine.
-///
-/// # Errors
-///
-/// When the state directory does not exist or cannot be written.
-pub(crate) fn write(state_dir: &Path, line: &Line) -> io::Result<()> {
+pub(crate) fn write(state_dir: &Path, line: &OffView) -> io::Result<()> {
     write_line(state_dir, FILE, line)
 }
 
 /// Writes a line of the state directory, atomically, so that it survives a reboot.
-///
-/// # Errors
-///
-/// When the state directory does not exist or cannot be written.
 pub(crate) fn write_line(state_dir: &Path, name: &str, line: &impl Serialize) -> io::Result<()> {
     let (new, path) = (state_dir.join(format!("{name}.new")), state_dir.join(name));
     let mut file = fs::File::create(&new)?;
@@ -84,10 +66,6 @@ pub(crate) fn write_line(state_dir: &Path, name: &str, line: &impl Serialize) ->
 }
 
 /// Switches it on. A missing line is no error.
-///
-/// # Errors
-///
-/// When it cannot be removed.
 pub(crate) fn remove(state_dir: &Path) -> io::Result<()> {
     match fs::remove_file(state_dir.join(FILE)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -97,9 +75,9 @@ pub(crate) fn remove(state_dir: &Path) -> io::Result<()> {
 }
 
 /// A line from now on, for this many milliseconds.
-pub(crate) fn line(by: String, for_ms: Option<u64>) -> Line {
+pub(crate) fn line(by: String, for_ms: Option<u64>) -> OffView {
     let since_ms = unix_ms();
-    Line {
+    OffView {
         since_ms,
         until_ms: for_ms.map(|ms| since_ms.saturating_add(ms)),
         by,
@@ -181,7 +159,7 @@ mod tests {
         assert_eq!(read(dir.path()), Some(off.clone()));
         assert_eq!(off.until_ms, Some(off.since_ms + 5000));
         fs::write(dir.path().join(FILE), "{\"since").expect("written");
-        assert_eq!(read(dir.path()), Some(Line::default()));
+        assert_eq!(read(dir.path()), Some(OffView::default()));
         remove(dir.path()).expect("removed");
         remove(dir.path()).expect("nothing to remove");
         assert_eq!(read(dir.path()), None);

@@ -55,7 +55,6 @@ impl Stages {
         }
     }
 
-    /// The stage of a GPU.
     pub(crate) fn of_gpu(&self, uuid: &str) -> Stage {
         self.gpus.get(uuid).copied().unwrap_or(self.machine)
     }
@@ -202,10 +201,6 @@ pub(crate) fn read(state_dir: &Path) -> Option<Stages> {
 }
 
 /// Writes the line.
-///
-/// # Errors
-///
-/// When the state directory does not exist or cannot be written.
 pub(crate) fn write(state_dir: &Path, stages: &Stages) -> io::Result<()> {
     off::write_line(state_dir, FILE, stages)
 }

@@ -286,7 +286,6 @@ impl Station {
         &self.libraries
     }
 
-    /// The service's socket.
     #[must_use]
     pub fn socket(&self) -> PathBuf {
         self.run.join("gshared.sock")
@@ -342,9 +341,6 @@ impl Station {
     }
 
     /// Connects to the service.
-    ///
-    /// # Errors
-    /// When it does not answer.
     pub fn client(&self) -> anyhow::Result<Client> {
         let mut client = Client::connect(&self.socket())?;
         client.set_read_timeout(Some(Duration::from_secs(30)))?;
@@ -352,9 +348,6 @@ impl Station {
     }
 
     /// The state as the service sees it now.
-    ///
-    /// # Errors
-    /// When it does not answer.
     pub fn snapshot(&self) -> anyhow::Result<Snapshot> {
         match self.client()?.call(&Call::Snapshot)? {
             Reply::Snapshot(snapshot) => Ok(*snapshot),
@@ -363,9 +356,6 @@ impl Station {
     }
 
     /// Ends the service with a signal and waits for it; claims live on.
-    ///
-    /// # Errors
-    /// When it cannot be signalled.
     pub fn stop_service(&mut self, signal: Signal) -> anyhow::Result<()> {
         if let Some(mut child) = self.service.take() {
             kill(Pid::from_raw(child.id().cast_signed()), signal)

@@ -10,7 +10,8 @@ use gshare_sim_board::BoardError;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use support::{
-    Raw, SOON, board, claim, ok, quick, refused, root, run, station, station_with, until, words,
+    Raw, SOON, board, claim, has_all, ok, quick, refused, root, run, station, station_with, until,
+    words,
 };
 
 // `gshare admin`: drain, kill and their record, on real processes.
@@ -33,9 +34,9 @@ fn a_drained_gpu_starts_nothing_until_it_is_opened_again() {
         &station,
         &["admin", "drain", "1", "--reason", "new \x1b[31mfan"],
     );
-    assert!(
-        text.contains("GPU 1 is drained: no new claims start there; c1 ("),
-        "{text}"
+    has_all(
+        &text,
+        &["GPU 1 is drained: no new claims start there; c1 ("],
     );
     assert!(text.ends_with("undo: gshare admin undrain 1"), "{text}");
     assert!(!text.contains('\x1b'), "{text:?}");
@@ -47,16 +48,13 @@ fn a_drained_gpu_starts_nothing_until_it_is_opened_again() {
     );
     assert_eq!(refused.status.code(), Some(75));
     let stderr = String::from_utf8_lossy(&refused.stderr);
-    assert!(
-        stderr.contains("GPU 1 is drained (new  [31mfan)"),
-        "{stderr}"
-    );
+    has_all(&stderr, &["GPU 1 is drained (new  [31mfan)"]);
     let mut waits = Raw::asks(&station, &["-q", "-g", "0.1", "--gpu-ids", "1"]);
     let reason = until("it waits", SOON, || {
         let queue = station.snapshot().ok()?.queue;
         queue.first().map(|q| q.reason.clone())
     });
-    assert!(reason.contains("GPU 1 is drained"), "{reason}");
+    has_all(&reason, &["GPU 1 is drained"]);
     // Other claims go elsewhere; the screen and the listing show it.
     let elsewhere = Raw::claim(&station, &["-q", "-g", "0.9"]);
     let snapshot = station.snapshot().expect("served");
@@ -75,7 +73,7 @@ fn a_drained_gpu_starts_nothing_until_it_is_opened_again() {
         let queue = station.snapshot().ok()?.queue;
         queue.first().map(|q| q.reason.clone())
     });
-    assert!(again.contains("GPU 1 is drained"), "{again}");
+    has_all(&again, &["GPU 1 is drained"]);
     let drain = station.snapshot().expect("served").gpus[1].drain.clone();
     assert_eq!(
         drain.and_then(|d| d.reason).as_deref(),
@@ -83,7 +81,7 @@ fn a_drained_gpu_starts_nothing_until_it_is_opened_again() {
     );
 
     let text = ok(&station, &["admin", "undrain", "1"]);
-    assert!(text.contains(&messages::gpu_takes_claims(1)), "{text}");
+    has_all(&text, &[&messages::gpu_takes_claims(1)]);
     assert_eq!(waits.line(), "ok ready", "who waited starts now");
     let acts: Vec<String> = log(&station)
         .iter()
@@ -102,8 +100,8 @@ fn drain_waits_until_the_gpu_is_empty() {
     let late = run(&station, &["admin", "drain", "1", "--wait=1s"]);
     assert_eq!(late.status.code(), Some(75));
     let stderr = String::from_utf8_lossy(&late.stderr);
-    assert!(stderr.contains("waits for 1: c1 ("), "{stderr}");
-    assert!(stderr.contains("claims are still there"), "{stderr}");
+    has_all(&stderr, &["waits for 1: c1 ("]);
+    has_all(&stderr, &["claims are still there"]);
 
     let waiting = station
         .command()
@@ -157,8 +155,8 @@ fn kill_ends_every_process_of_a_claim() {
         &station,
         &["admin", "kill", "deaf", "--grace", "1h", "--reason", "test"],
     );
-    assert!(text.contains("c1 of "), "{text}");
-    assert!(text.contains("cannot be undone"), "{text}");
+    has_all(&text, &["c1 of "]);
+    has_all(&text, &["cannot be undone"]);
     let state = station.snapshot().expect("served").claims[0]
         .state_text
         .clone();
@@ -209,10 +207,12 @@ fn only_root_and_the_groups_of_the_config_may() {
         let refused = by("--clear-groups", args);
         assert_eq!(refused.status.code(), Some(77), "{args:?}");
         let stderr = String::from_utf8_lossy(&refused.stderr);
-        assert!(
-            stderr.contains("60007 may not do this: only administrators may")
-                && stderr.contains("groups games"),
-            "{stderr}"
+        has_all(
+            &stderr,
+            &[
+                "60007 may not do this: only administrators may",
+                "groups games",
+            ],
         );
     }
     assert_eq!(log(&station).len(), 0);
@@ -222,7 +222,7 @@ fn only_root_and_the_groups_of_the_config_may() {
     let entries = log(&station);
     assert_eq!(entries[0]["uid"], 60007);
     let seen = std::fs::read_to_string(station.log_path()).expect("a log");
-    assert!(seen.contains("60007 drain GPU 0 ("), "{seen}");
+    has_all(&seen, &["60007 drain GPU 0 ("]);
 }
 
 #[test]
@@ -258,7 +258,7 @@ fn the_most_that_a_quota_allows_holds_over_claims_and_restarts() {
     let (code, stderr) = refused(&station, "0.2");
     assert_eq!(code, Some(75), "{stderr}");
     let why = format!("needs 0.2 of a GPU; {party} may hold 0.5 at most and holds 0.4");
-    assert!(stderr.contains(&why), "{stderr}");
+    has_all(&stderr, &[&why]);
     let (code, stderr) = refused(&station, "1");
     assert_eq!(
         code,
@@ -292,10 +292,7 @@ fn the_most_that_a_quota_allows_holds_over_claims_and_restarts() {
         assert_eq!(run(&station, wrong).status.code(), Some(64), "{wrong:?}");
     }
     let text = ok(&station, &["admin", "quota", "remove", &party]);
-    assert!(
-        text.contains(&format!("quota set {party} --weight 2 --max 0.5")),
-        "{text}"
-    );
+    has_all(&text, &[&format!("quota set {party} --weight 2 --max 0.5")]);
     assert_eq!(refused(&station, "0.2").0, Some(0));
     let acts: Vec<String> = log(&station)
         .iter()
@@ -339,15 +336,12 @@ fn a_reset_is_refused_while_gshared_has_the_gpu_open_and_done_once_it_is_release
         let snapshot = station.snapshot().ok()?;
         let health = snapshot.gpus[1].health.clone()?;
         let tell = health.tell.filter(|_| health.grade == Grade::Sick)?;
-        assert!(tell.contains("gshare admin release 1"), "{tell}");
+        has_all(&tell, &["gshare admin release 1"]);
         Some(())
     });
     let said = ok(&station, &["admin", "release", "1"]);
-    assert!(said.contains("gshare has closed GPU 1"), "{said}");
-    assert!(
-        said.contains("undo: gshare admin release 1 --take"),
-        "{said}"
-    );
+    has_all(&said, &["gshare has closed GPU 1"]);
+    has_all(&said, &["undo: gshare admin release 1 --take"]);
     board(&station).reset(1).expect("nobody has it open");
     // Its identity stays known; no claim starts there, and the reason is shown.
     let snapshot = station.snapshot().expect("served");
@@ -356,33 +350,33 @@ fn a_reset_is_refused_while_gshared_has_the_gpu_open_and_done_once_it_is_release
     let none = claim_on(&station, "1");
     assert_eq!(none.status.code(), Some(75));
     let text = String::from_utf8_lossy(&none.stderr).into_owned();
-    assert!(text.contains("GPU 1 is released by"), "{text}");
+    has_all(&text, &["GPU 1 is released by"]);
     // A claim elsewhere continues, and others may start there.
     assert_eq!(beside.ask("alloc 1048576"), "ok 1");
     assert!(claim_on(&station, "0").status.success());
     answers(&station, 0);
     let taken = ok(&station, &["admin", "release", "1", "--take"]);
-    assert!(taken.contains("GPU 1 is taken back"), "{taken}");
+    has_all(&taken, &["GPU 1 is taken back"]);
     answers(&station, 1);
     // The reset has repaired it, and no administrator has to report that.
     until("it takes claims again", SOON, || {
-        claim_on(&station, "1").status.success().then_some(())
+        claim_on(&station, "1").status.success()
     });
     assert!(is_in_use(&station, 1));
     let log = ok(&station, &["admin", "log"]);
-    assert!(log.contains("release") && log.contains("take"), "{log}");
+    has_all(&log, &["release", "take"]);
 }
 
 #[test]
 fn a_release_for_a_time_ends_by_itself_and_outlives_the_service() {
     let mut station = quick("");
     let said = ok(&station, &["admin", "release", "1", "2", "--for", "15s"]);
-    assert!(said.contains("taken back in 15 s"), "{said}");
+    has_all(&said, &["taken back in 15 s"]);
     board(&station).reset(1).expect("nobody has it open");
     // A restarted service does not open them.
     support::restart(&mut station, Signal::SIGKILL);
     until("what the one before had open is closed", SOON, || {
-        (!is_in_use(&station, 1) && !is_in_use(&station, 2)).then_some(())
+        !is_in_use(&station, 1) && !is_in_use(&station, 2)
     });
     assert!(is_in_use(&station, 0));
     let snapshot = station.snapshot().expect("served");
@@ -392,7 +386,7 @@ fn a_release_for_a_time_ends_by_itself_and_outlives_the_service() {
     answers(&station, 2);
     assert!(is_in_use(&station, 1) && is_in_use(&station, 2));
     until("claims start", SOON, || {
-        claim_on(&station, "2").status.success().then_some(())
+        claim_on(&station, "2").status.success()
     });
 }
 
@@ -402,12 +396,12 @@ fn a_gpu_that_a_claim_holds_is_not_released() {
     let held = Raw::claim(&station, &["-q", "-g", "0.5", "--gpu-ids", "1"]);
     let id = claim(&station, held.pid()).id;
     let text = refused(&station, &["admin", "release", "1"]);
-    assert!(text.contains(&format!("GPU 1 is held by {id}")), "{text}");
-    assert!(text.contains("gshare admin drain 1 --wait"), "{text}");
+    has_all(&text, &[&format!("GPU 1 is held by {id}")]);
+    has_all(&text, &["gshare admin drain 1 --wait"]);
     assert!(is_in_use(&station, 1));
     let none = run(&station, &["admin", "release", "1", "--take"]);
     let text = String::from_utf8_lossy(&none.stdout).into_owned();
-    assert!(text.contains("GPU 1 was not released"), "{text}");
+    has_all(&text, &["GPU 1 was not released"]);
 }
 
 #[test]
@@ -430,6 +424,6 @@ fn the_mps_daemon_lets_go_with_the_rest_and_is_started_again() {
     ok(&station, &["admin", "release", "1", "--take"]);
     until("MPS is up again", SOON, || {
         let mut raw = Raw::spawn(&mut mps_claim());
-        (raw.line() == "ok ready").then_some(())
+        raw.line() == "ok ready"
     });
 }

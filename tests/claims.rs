@@ -17,8 +17,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use support::terminal::Terminal;
 use support::{
-    FULL, MIB, Raw, SOON, all_ended, board, board_bytes, example, root, run, station, station_with,
-    text, until, words,
+    FULL, MIB, Raw, SOON, all_ended, board, board_bytes, example, has_all, root, run, station,
+    station_with, text, until, words,
 };
 
 /// The limits pages of a claim: guaranteed SMs in thousandths, and the cap in bytes.
@@ -92,7 +92,7 @@ fn parts_of_several_gpus_of_one_model_have_a_page_a_cap_and_figures_on_each() {
     assert_eq!(room["sum"].as_f64(), Some(2.0));
     assert_eq!(status["gpus"][0]["claimable"].as_f64(), Some(0.5));
     let ps = text(&run(&station, &["ps"]));
-    assert!(ps.contains("2,3") && ps.contains("2x0.75"), "{ps}");
+    has_all(&ps, &["2,3", "2x0.75"]);
     let waits = run(
         &station,
         &["claim", "-g", "2x0.5", "--model", "h100", "--nonblock"],
@@ -123,7 +123,7 @@ fn parts_of_several_gpus_of_one_model_have_a_page_a_cap_and_figures_on_each() {
     let released = run(&station, &["release", &claim.id]);
     assert_eq!(released.status.code(), Some(0), "{}", text(&released));
     until("its pages are gone", SOON, || {
-        pages(&station, &claim.id).is_empty().then_some(())
+        pages(&station, &claim.id).is_empty()
     });
     drop(other);
 }
@@ -237,14 +237,9 @@ fn a_lease_is_told_on_the_terminal_put_off_and_ends_after_a_grace_with_124() {
         "{}",
         terminal.written()
     );
-    until("the claim has ended", SOON, || {
-        claim().is_none().then_some(())
-    });
+    until("the claim has ended", SOON, || claim().is_none());
     let log = text(&run(&station, &["log", &before.id]));
-    assert!(
-        log.contains("time limit ended") && log.contains("later than before"),
-        "{log}"
-    );
+    has_all(&log, &["time limit ended", "later than before"]);
 }
 
 /// Ctrl-Z left a claim that held its memory for ever and was shown as running.
@@ -256,11 +251,11 @@ fn a_job_that_was_stopped_is_shown_as_stopped_until_it_goes_on() {
     let job = Pid::from_raw(raw.pid().cast_signed());
     kill(job, Signal::SIGSTOP).expect("stopped");
     until("it is shown as stopped", SOON, || {
-        (support::claim(&station, raw.pid()).state_text == "stopped").then_some(())
+        support::claim(&station, raw.pid()).state_text == "stopped"
     });
     kill(job, Signal::SIGCONT).expect("goes on");
     until("it runs", SOON, || {
-        (support::claim(&station, raw.pid()).state_text != "stopped").then_some(())
+        support::claim(&station, raw.pid()).state_text != "stopped"
     });
     assert_eq!(raw.finish(), Some(0));
 }
@@ -272,9 +267,9 @@ fn a_claim_without_a_command_has_an_end_and_no_library_can_be_forbidden() {
             "[claims]\nheld-limit = \"3s\"\nlease-grace = \"0s\"\nno-library = false\n".to_owned();
     });
     let told = text(&run(&station, &["claim", "-g", "0.25"]));
-    assert!(
-        told.contains("ends in 3s, or with gshare release c1; longer: gshare extend c1"),
-        "{told}"
+    has_all(
+        &told,
+        &["ends in 3s, or with gshare release c1; longer: gshare extend c1"],
     );
     let longer = run(&station, &["claim", "-g", "0.25", "-t", "1h", "--short"]);
     assert!(longer.status.success());
@@ -642,7 +637,7 @@ fn a_claim_under_load_has_its_new_size_within_200_ms_and_is_never_over_it() {
                 sizes.push(resized.gpus[0].mem_limit);
                 let before = asked.load(Ordering::Relaxed);
                 until("the load goes on", SOON, || {
-                    (asked.load(Ordering::Relaxed) > before + 60).then_some(())
+                    asked.load(Ordering::Relaxed) > before + 60
                 });
             }
         }
@@ -705,7 +700,7 @@ fn what_does_not_fit_is_refused_with_what_would_and_a_patient_one_waits() {
     );
     until("its state says so", SOON, || {
         let state = support::claim(&station, raw.pid()).state_text;
-        state.contains("over its size").then_some(())
+        state.contains("over its size")
     });
 
     let mut patient = station.command();

@@ -10,7 +10,7 @@ use gshare::station::Station;
 use gshare_proto::{Call, Reply};
 use support::machine::remove_below;
 use support::users::{Users, as_user};
-use support::{FULL, Raw, SOON, all_ended, is_root, ok, root, run, station, until};
+use support::{FULL, Raw, SOON, all_ended, has_all, is_root, ok, root, run, station, until};
 
 mod later;
 mod slices;
@@ -275,7 +275,7 @@ fn cap_filter_and_screen_see_a_container() {
         assert_eq!(specs(&station).len(), 1);
         ok(&station, &["release", &id]);
         until("its description is gone", SOON, || {
-            specs(&station).is_empty().then_some(())
+            specs(&station).is_empty()
         });
     }
 }
@@ -446,10 +446,7 @@ fn a_container_that_was_made_before_is_held_where_a_claim_starts_it() {
         let refused = command.output().expect("runs");
         let said = String::from_utf8_lossy(&refused.stderr).into_owned();
         assert_eq!(refused.status.code(), Some(75), "{said}");
-        assert!(
-            said.contains("made this container for a systemd slice"),
-            "{said}"
-        );
+        has_all(&said, &["made this container for a systemd slice"]);
         podman(&["rm", &slice]);
     }
 }
@@ -557,7 +554,7 @@ fn docker_is_refused_where_there_can_be_no_slice() {
     let output = command.args(["run", "--rm", "img"]).output().expect("runs");
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(75), "{said}");
-    assert!(said.contains("native.cgroupdriver=cgroupfs"), "{said}");
+    has_all(&said, &["native.cgroupdriver=cgroupfs"]);
     assert!(output.stdout.is_empty());
 }
 
@@ -592,7 +589,7 @@ fn a_container_opens_the_claims_gpu_and_no_other() {
         ("/dev/nvidia1", "No such device or address"),
         ("/dev/nvidiactl", "No such device or address"),
     ] {
-        assert!(said.contains(&format!("{node}: {why}")), "{said}");
+        has_all(&said, &[&format!("{node}: {why}")]);
     }
 }
 
@@ -705,8 +702,8 @@ fn a_users_claim_holds_a_container_that_root_starts() {
     let output = start(&outside, &[&device]).output().expect("podman runs");
     let said = String::from_utf8_lossy(&output.stderr).into_owned()
         + &String::from_utf8_lossy(&output.stdout);
-    assert!(said.contains("CUDA_ERROR_NOT_PERMITTED"), "{said}");
-    assert!(said.contains("this process may not use the GPU"), "{said}");
+    has_all(&said, &["CUDA_ERROR_NOT_PERMITTED"]);
+    has_all(&said, &["this process may not use the GPU"]);
 
     // Ending the claim ends the container.
     let killed = station
@@ -857,7 +854,7 @@ fn without_cgroups_no_container_is_put_into_a_claim() {
         return;
     }
     assert_eq!(output.status.code(), Some(75), "{said}");
-    assert!(said.contains("without cgroups"), "{said}");
+    has_all(&said, &["without cgroups"]);
 }
 
 #[test]

@@ -12,7 +12,8 @@ use gshare_sim_board::Board;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, Uid};
 use support::{
-    FULL, MIB, Random, Raw, SOON, all_ended, board, claim_of, example, station, station_with, until,
+    FULL, MIB, Random, Raw, SOON, all_ended, board, claim_of, example, has_all, station,
+    station_with, until,
 };
 
 // The service dies at any moment: members continue under their limits, and a restarted service finds every claim
@@ -101,10 +102,7 @@ fn an_older_service_on_a_newer_journal_keeps_what_runs_and_promises_nothing() {
     let refused = claim.output().expect("runs");
     let words = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert_eq!(refused.status.code(), Some(75), "{words}");
-    assert!(
-        words.contains("format 99") && words.contains("hint: "),
-        "{words}"
-    );
+    has_all(&words, &["format 99", "hint: "]);
     assert_eq!(raw.finish(), Some(0));
     all_ended(&station);
     station.stop_service(Signal::SIGTERM).expect("stopped");

@@ -18,8 +18,8 @@ use gshare_proto::{ClaimState, Grade, HealthView};
 use gshare_sim_board::Health;
 use nix::sys::signal::Signal;
 use support::{
-    MIB, Raw, SOON, all_ended, board, claim, claim_of, is_root, quick, root, station, tried, until,
-    words,
+    MIB, Raw, SOON, all_ended, board, claim, claim_of, has_all, is_root, quick, root, station,
+    tried, until, words,
 };
 
 // Failures around the service: a full disk, a lost GPU, a driver that hangs, a second service, a restart at a bad
@@ -36,17 +36,18 @@ fn claim_true(station: &Station, flags: &[&str]) -> (Option<i32>, String) {
 }
 
 /// A small disk over a directory, taken away at the end.
-struct SmallDisk(PathBuf);
+pub(crate) struct SmallDisk(PathBuf);
 
 impl SmallDisk {
-    fn mount(over: &Path) -> Self {
-        let options = ["-t", "tmpfs", "-o", "size=1m,mode=0700", "none"];
+    pub(crate) fn mount(over: &Path, mode: &str) -> Self {
+        let mode = format!("size=1m,mode={mode}");
+        let options = ["-t", "tmpfs", "-o", &mode, "none"];
         let status = Command::new("mount").args(options).arg(over).status();
         assert!(status.expect("mount runs").success());
         Self(over.to_owned())
     }
 
-    fn fill(&self) -> PathBuf {
+    pub(crate) fn fill(&self) -> PathBuf {
         let path = self.0.join("ballast");
         let mut file = std::fs::File::create(&path).expect("created");
         while file.write_all(&[1; 4096]).is_ok() {}
@@ -65,24 +66,21 @@ fn a_full_disk_refuses_claims_in_words_and_keeps_none_that_ended() {
     root!("a_full_disk_refuses_claims_in_words_and_keeps_none_that_ended");
     let mut station = station();
     station.stop_service(Signal::SIGTERM).expect("stopped");
-    let disk = SmallDisk::mount(&station.dir().join("state"));
+    let disk = SmallDisk::mount(&station.dir().join("state"), "0700");
     station.start_service().expect("starts on the small disk");
     let mut held = Raw::claim(&station, &["-q", "-g", "0.5", "--gpu-ids", "0"]);
     let ballast = disk.fill();
 
     let (code, text) = claim_true(&station, &["-g", "0.25", "--nonblock"]);
     assert_eq!(code, Some(74), "{text}");
-    assert!(text.contains("disk") && text.contains("hint:"), "{text}");
+    has_all(&text, &["disk", "hint:"]);
     let snapshot = station.snapshot().expect("served");
     assert_eq!(snapshot.claims.len(), 1, "nothing is half granted");
     assert!(claim_of(&snapshot, held.pid()).is_some());
     // Nor does one that would have to wait.
     let (code, text) = claim_true(&station, &["-g", "1", "--gpu-ids", "0", "--wait", "5s"]);
     assert_eq!(code, Some(74), "{text}");
-    assert!(
-        text.contains("disk") && text.contains("nothing was changed"),
-        "{text}"
-    );
+    has_all(&text, &["disk", "nothing was changed"]);
     let snapshot = station.snapshot().expect("served");
     assert_eq!(snapshot.queue, [], "nobody waits");
     // Ended claims are free again, full disk or not.
@@ -93,8 +91,7 @@ fn a_full_disk_refuses_claims_in_words_and_keeps_none_that_ended() {
     });
     std::fs::remove_file(ballast).expect("removed");
     until("claims are granted again", SOON, || {
-        (claim_true(&station, &["-q", "-g", "1", "--gpu-ids", "0", "--nonblock"]).0 == Some(0))
-            .then_some(())
+        claim_true(&station, &["-q", "-g", "1", "--gpu-ids", "0", "--nonblock"]).0 == Some(0)
     });
     support::restart(&mut station, Signal::SIGKILL);
     assert_eq!(station.snapshot().expect("served").claims, []);
@@ -106,11 +103,11 @@ fn no_room_for_pages_refuses_claims_and_the_service_lives() {
     root!("no_room_for_pages_refuses_claims_and_the_service_lives");
     let station = station();
     let claims = station.dir().join("run/claims");
-    let disk = SmallDisk::mount(&claims);
+    let disk = SmallDisk::mount(&claims, "0700");
     let ballast = disk.fill();
     let (code, text) = claim_true(&station, &["-g", "2", "--nonblock"]);
     assert_eq!(code, Some(74), "{text}");
-    assert!(text.contains("no room left"), "{text}");
+    has_all(&text, &["no room left"]);
     assert_eq!(station.snapshot().expect("it lives").claims, []);
     std::fs::remove_file(ballast).expect("removed");
     assert_eq!(
@@ -181,10 +178,7 @@ fn a_second_service_is_refused_and_the_first_goes_on() {
     for text in [config, elsewhere] {
         let (code, text) = try_with(&text);
         assert_ne!(code, Some(0));
-        assert!(
-            text.contains("another gshare service") && text.contains("hint:"),
-            "{text}"
-        );
+        has_all(&text, &["another gshare service", "hint:"]);
         assert_eq!(claim_true(&station, &["-q", "-g", "0.1"]).0, Some(0));
     }
 }
@@ -418,7 +412,7 @@ fn a_half_done_upgrade_is_named_and_harms_no_claim() {
         Err(error) => format!("{error:#}"),
         Ok(()) => claim_true(&station, &["-g", "0.1", "--nonblock"]).1,
     };
-    assert!(why.contains("gshare is not completely installed"), "{why}");
+    has_all(&why, &["gshare is not completely installed"]);
     assert!(held.ask(over).starts_with("error 2"), "it is still limited");
     // The upgrade is finished.
     std::fs::remove_dir_all(station.dir().join("lib")).expect("removed");
@@ -517,12 +511,12 @@ fn broken_in_five_ways_every_program_starts_and_claimed_ones_say_what_is_missing
     };
     mode(0o600);
     let told = starts(&station, shell, unheld);
-    assert!(told.contains("Permission denied"), "{told}");
+    has_all(&told, &["Permission denied"]);
     mode(0o666);
 
     if is_root("the full disk") {
         station.stop_service(Signal::SIGTERM).expect("stopped");
-        let disk = SmallDisk::mount(&station.dir().join("state"));
+        let disk = SmallDisk::mount(&station.dir().join("state"), "0700");
         station.start_service().expect("starts on the small disk");
         let shell = claimed_shell(&station, &client);
         let ballast = disk.fill();
@@ -548,10 +542,7 @@ fn broken_in_five_ways_every_program_starts_and_claimed_ones_say_what_is_missing
         Err(text) => text,
         Ok(()) => claim_true(&station, &["-g", "0.1", "--nonblock"]).1,
     };
-    assert!(
-        text.contains("gshare is not completely installed"),
-        "{text}"
-    );
+    has_all(&text, &["gshare is not completely installed"]);
     starts(&station, shell, unheld);
 }
 
@@ -590,23 +581,17 @@ fn an_error_that_needs_a_reset_keeps_new_claims_off_until_it_is_mended() {
             .is_some_and(|t| t.contains("nvidia-smi --gpu-reset -i 1"))
     );
     until("claims are kept off", SOON, || {
-        (claim_on(&station, "1") == Some(75)).then_some(())
+        claim_on(&station, "1") == Some(75)
     });
     assert_eq!(claim_on(&station, "0"), Some(0), "the others go on");
 
     // Its holder is notified, and can read it later.
     let claim = claim(&station, held.pid()).id;
     let log = tried(&station, &["log", &claim]).1;
-    assert!(
-        log.contains("Xid 95") && log.contains("--gpu-reset"),
-        "{log}"
-    );
+    has_all(&log, &["Xid 95", "--gpu-reset"]);
     assert_eq!(log.matches("--gpu-reset").count(), 1, "told once: {log}");
     let doctor = tried(&station, &["doctor"]).1;
-    assert!(
-        doctor.contains("health GPU 1") && doctor.contains("Xid 95"),
-        "{doctor}"
-    );
+    has_all(&doctor, &["health GPU 1", "Xid 95"]);
 
     // A restart of the service repairs nothing.
     support::restart(&mut station, Signal::SIGKILL);
@@ -614,7 +599,7 @@ fn an_error_that_needs_a_reset_keeps_new_claims_off_until_it_is_mended() {
     assert_eq!(claim_on(&station, "1"), Some(75));
     let (code, text) = tried(&station, &["admin", "undrain", "1"]);
     if code == Some(0) {
-        assert!(text.contains("takes claims again"), "{text}");
+        has_all(&text, &["takes claims again"]);
         assert_eq!(graded(&station, 1, Grade::Good).xids, []);
         assert_eq!(claim_on(&station, "1"), Some(0));
     } else {
@@ -686,7 +671,7 @@ fn memory_errors_repairs_and_clocks_are_graded_and_absent_where_a_gpu_has_none()
     board.set_health(2, state).expect("set");
     graded(&station, 2, Grade::Sick);
     until("claims are kept off", SOON, || {
-        (claim_on(&station, "2") == Some(75)).then_some(())
+        claim_on(&station, "2") == Some(75)
     });
     board.set_health(2, Health::default()).expect("set");
     graded(&station, 2, Grade::Good);
@@ -703,7 +688,7 @@ fn memory_errors_repairs_and_clocks_are_graded_and_absent_where_a_gpu_has_none()
     board.set_health(3, Health::default()).expect("set");
     graded(&station, 3, Grade::Good);
     until("claims come again", SOON, || {
-        (claim_on(&station, "3") == Some(0)).then_some(())
+        claim_on(&station, "3") == Some(0)
     });
 }
 
@@ -732,7 +717,7 @@ fn a_reset_behind_the_services_back_is_seen_told_and_new_claims_get_the_gpu() {
         let log = tried(&station, &["log", &id]).1;
         log.contains("GPU 2 was reset").then_some(log)
     });
-    assert!(told.contains("restart them"), "{told}");
+    has_all(&told, &["restart them"]);
     assert!(!tried(&station, &["log", &other]).1.contains("was reset"));
     // Its program has lost its memory, its neighbour on another GPU has not.
     assert!(
@@ -755,7 +740,7 @@ fn a_reset_behind_the_services_back_is_seen_told_and_new_claims_get_the_gpu() {
     fresh.kill();
     until("all of it can be claimed", SOON, || {
         let flags = ["-q", "-g", "1", "--gpu-ids", "2", "--nonblock"];
-        (claim_true(&station, &flags).0 == Some(0)).then_some(())
+        claim_true(&station, &flags).0 == Some(0)
     });
     drop(beside);
 }

@@ -1,10 +1,9 @@
 //! Claimed and used amounts, the need of runs, and sizes from experience.
 
+use crate::faults::SmallDisk;
 use crate::support;
 
-use std::io::Write;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -19,7 +18,7 @@ use rusqlite::Connection;
 use serde_json::{Value, json};
 use support::runs::{alloc, free, looked, recorded, records, runs, sized, sized_on, suggestion};
 use support::{
-    GIB, Raw, SOON, claim_of, example, looks, ok, root, station_with, tried, until, words,
+    GIB, Raw, SOON, claim_of, example, has_all, looks, ok, root, station_with, tried, until, words,
 };
 
 // Claimed and used, over real processes: reports, restarts, kill -9 in the middle, a full disk.
@@ -116,15 +115,12 @@ fn a_report_has_claimed_used_idle_by_cause_and_waited() {
     });
     assert!(snapshot.claims.iter().all(|c| c.usage.is_some()));
     let list = ok(&station, &["ps"]);
-    assert!(
-        list.contains("AVG USE") && list.contains("IDLE h"),
-        "{list}"
-    );
+    has_all(&list, &["AVG USE", "IDLE h"]);
     let status = until("the last day is known", LATER, || {
         let status = ok(&station, &["status"]);
         status.contains("last 24 h").then_some(status)
     });
-    assert!(status.contains("BURST"), "{status}");
+    has_all(&status, &["BURST"]);
 
     // Lines over time, of all, of the GPU and of the claim.
     let all = history(&station, HistoryBy::User, None);
@@ -177,10 +173,7 @@ fn a_report_has_claimed_used_idle_by_cause_and_waited() {
     let file = file.to_str().expect("a path in UTF-8");
     ok(&station, &["report", "--names", "--html", file]);
     let page = std::fs::read_to_string(file).expect("a page");
-    assert!(
-        page.contains(&user.user) && page.contains("burner"),
-        "{page}"
-    );
+    has_all(&page, &[&user.user, "burner"]);
     let nobody = station
         .command()
         .args(["report", "--user", "nobody-there"])
@@ -370,27 +363,13 @@ fn the_history_survives_kill_9_in_the_middle_of_writing() {
     drop(held);
 }
 
-/// A small disk over a directory, taken away at the end.
-struct SmallDisk(PathBuf);
-
-impl Drop for SmallDisk {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
-    }
-}
-
 #[test]
 fn a_full_disk_delays_the_history_and_loses_nothing() {
     root!("a_full_disk_delays_the_history_and_loses_nothing");
     let mut station = quick();
     station.stop_service(Signal::SIGTERM).expect("stopped");
     let state = station.dir().join("state");
-    let mount = Command::new("mount")
-        .args(["-t", "tmpfs", "-o", "size=1m,mode=0711", "none"])
-        .arg(&state)
-        .status();
-    assert!(mount.expect("mount runs").success());
-    let disk = SmallDisk(state);
+    let disk = SmallDisk::mount(&state, "0711");
     station.start_service().expect("starts");
     let mut held = Raw::claim(&station, &["-q", "-g", "0.5", "--gpu-ids", "2"]);
     assert_eq!(held.ask("alloc 1048576"), "ok 0");
@@ -398,9 +377,7 @@ fn a_full_disk_delays_the_history_and_loses_nothing() {
     let before = until("something is kept", SOON, || {
         claimed(&station).filter(|c| *c > 0.1)
     });
-    let ballast = disk.0.join("ballast");
-    let mut file = std::fs::File::create(&ballast).expect("created");
-    while file.write_all(&[1; 4096]).is_ok() {}
+    let ballast = disk.fill();
 
     let doctor = until("the doctor says so", SOON, || {
         // Each query makes it try to write.
@@ -409,19 +386,18 @@ fn a_full_disk_delays_the_history_and_loses_nothing() {
         let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
         shown.contains("cannot write").then_some(shown)
     });
-    assert!(doctor.contains("free disk space"), "{doctor}");
+    has_all(&doctor, &["free disk space"]);
     // Claims are observed as before; nothing of that time is lost once there is room.
     let full = Instant::now();
     until("time goes by", SOON, || {
-        (full.elapsed() > Duration::from_secs(1)).then_some(())
+        full.elapsed() > Duration::from_secs(1)
     });
-    drop(file);
-    std::fs::remove_file(&ballast).expect("room again");
+    std::fs::remove_file(ballast).expect("room again");
     let expect = before + 0.5;
     until("what waited is written", SOON, || {
         claimed(&station).filter(|c| *c >= expect)
     });
-    let (check, written) = sums(&disk.0.join("history.db"));
+    let (check, written) = sums(&state.join("history.db"));
     assert_eq!(check, "ok");
     assert!(written >= expect, "{written}");
     station.stop_service(Signal::SIGTERM).expect("stopped");
@@ -702,10 +678,7 @@ fn what_is_suggested_is_what_runs_needed_and_auto_claims_it() {
         "{said:?}"
     );
     let text = ok(&station, &["suggest", "--", &client]);
-    assert!(
-        text.contains("confidence: good") && text.contains("frees "),
-        "{text}"
-    );
+    has_all(&text, &["confidence: good", "frees "]);
     assert!(
         ok(&station, &["suggest"]).contains("raw_client"),
         "what was run last"
@@ -766,7 +739,7 @@ fn running_claims_get_the_size_that_they_need_when_asked() {
     assert!((3 * GIB..5 * GIB).contains(&view.mem), "{view:?}");
     assert!(view.next_mem.is_some_and(|n| n >= 3 * GIB), "{view:?}");
     let text = ok(&station, &["suggest", "--running", "--apply"]);
-    assert!(text.contains("was"), "{text}");
+    has_all(&text, &["was"]);
     let now = claim_of(&station.snapshot().expect("served"), raw.pid())
         .expect("listed")
         .clone();
@@ -823,9 +796,7 @@ fn a_run_in_phases_is_tracked_and_a_queued_claim_starts_in_the_gap() {
     );
     free(&mut raw, &train);
     let freed = Instant::now();
-    until("the request follows", SOON, || {
-        (request() < 9 * GIB).then_some(())
-    });
+    until("the request follows", SOON, || request() < 9 * GIB);
     // 30 s at twenty times the speed, plus the delay of looks on a busy machine.
     println!(
         "tracked after {:.2} s, 1.5 s are 30 s",
@@ -934,7 +905,7 @@ fn advise_only_says_it_and_off_not_even_that() {
             until("twice as many looks", SOON * 3, || {
                 let (said, looks) = works();
                 assert!(!said, "nothing is said");
-                (looks > 2 * took + 10).then_some(())
+                looks > 2 * took + 10
             });
         }
         let after = part(&station, raw.pid());
@@ -954,13 +925,13 @@ fn the_request_for_sms_follows_need_in_both_directions() {
     let pid = raw.pid();
     let falls = || {
         until("the part of the SMs falls", SOON, || {
-            (part(&station, pid).sm_request <= 0.2).then_some(())
+            part(&station, pid).sm_request <= 0.2
         });
     };
     falls();
     until("it rises when it works", SOON, || {
         assert!(raw.ask("launch 4").starts_with("ok"));
-        (part(&station, pid).sm_request >= 0.6).then_some(())
+        part(&station, pid).sm_request >= 0.6
     });
     let memory = part(&station, pid).mem_request;
     falls();

@@ -17,7 +17,7 @@ use nix::unistd::Pid;
 use serde_json::Value;
 use support::terminal::Terminal;
 use support::users::{Users, as_user};
-use support::{GSHARE, SOON, alone, is_root, until};
+use support::{GSHARE, SOON, alone, has_all, is_root, until};
 
 // `gshare demo --headless`: its output matches the simulated GPUs. One demo at a time: each keeps a processor busy.
 
@@ -234,7 +234,7 @@ fn two_notebooks_burst_and_one_moves_for_a_whole_gpu(demo: &mut Child, dir: &Pat
     let free = until("it is said whose GPU became free", late, || {
         heard("became free")
     });
-    assert!(free.contains(&before) && free.contains(&waits.id), "{free}");
+    has_all(&free, &[&before, &waits.id]);
     assert!(
         checksums().iter().all(|sum| *sum == before),
         "the memory is the same"
@@ -340,7 +340,7 @@ fn a_shell_on_the_simulated_workstation_ends_with_its_terminal() {
         let name = dir.to_str().expect("text");
         // A question to the daemon of MPS may just be ending.
         until(&format!("{ends:?}: nothing of it runs"), SOON, || {
-            running(name).is_empty().then_some(())
+            running(name).is_empty()
         });
     }
 }
@@ -410,10 +410,7 @@ fn the_tour_of_the_readme_runs_in_its_order() {
     ] {
         assert!(out.contains(part), "{part}: {out}{err}");
     }
-    assert!(
-        err.contains("gshare-toy: ") && err.contains("OUT_OF_MEMORY"),
-        "{err}"
-    );
+    has_all(&err, &["gshare-toy: ", "OUT_OF_MEMORY"]);
     // The memory of the holder is shown, and moves to the host.
     assert!(
         out.contains("offloaded, 2.4 GiB to host memory"),
@@ -544,7 +541,7 @@ fn bench_predict_ends_with_its_figures_and_takes_own_records_and_lists() {
         of("memory.csv")["windows"].as_u64().is_some_and(|n| n > 10),
         "{measured}"
     );
-    assert!(text.contains("5 runs, 4 of them predicted"), "{text}");
+    has_all(&text, &["5 runs, 4 of them predicted"]);
 }
 
 #[test]
@@ -564,7 +561,7 @@ fn bench_schedule_measures_a_step_of_the_core_alone() {
         let at = |q: &str| row[kind][q].as_f64().expect("a figure");
         assert!(0.0 < at("p50_us") && at("p50_us") <= at("p99_us") && at("p99_us") <= at("max_us"));
     }
-    assert!(text.contains("seed 1"), "{text}");
+    has_all(&text, &["seed 1"]);
 }
 
 /// Columns of a list of claims.
@@ -697,15 +694,12 @@ fn replay_plays_every_policy_and_says_what_a_list_lacks() {
         );
     }
     let missing = errors(&run(&dir.path().join("none.csv"), &[]));
-    assert!(
-        missing.contains("cannot read") && missing.contains("none.csv"),
-        "{missing}"
-    );
+    has_all(&missing, &["cannot read", "none.csv"]);
     let load = errors(&run(&good, &["--load", "0"]));
-    assert!(load.contains("--load"), "{load}");
+    has_all(&load, &["--load"]);
     let records = file("runs.jsonl", "{}\n");
     let records = errors(&run(&records, &["--policy", "fgd"]));
-    assert!(records.contains("sizes, not policies"), "{records}");
+    has_all(&records, &["sizes, not policies"]);
 }
 
 #[test]
@@ -859,10 +853,7 @@ fn bench_attribution_prints_what_it_drew_and_a_small_set_meets_the_goals() {
         naive > Some(3.0),
         "time busy times the grids must fail: {text}"
     );
-    assert!(
-        text.contains("simulation, no GPU") && text.contains("seeds 1000 to 1003"),
-        "{text}"
-    );
+    has_all(&text, &["simulation, no GPU", "seeds 1000 to 1003"]);
 
     let wrong = run(&["--only", "voodoo"]);
     let errors = String::from_utf8_lossy(&wrong.stderr).into_owned();
@@ -873,7 +864,7 @@ fn bench_attribution_prints_what_it_drew_and_a_small_set_meets_the_goals() {
     let wrong = run(&["--seeds", "9..3"]);
     let errors = String::from_utf8_lossy(&wrong.stderr).into_owned();
     assert_eq!(wrong.status.code(), Some(64), "{errors}");
-    assert!(errors.contains("not a range of seeds"), "{errors}");
+    has_all(&errors, &["not a range of seeds"]);
 }
 
 #[test]
@@ -1092,7 +1083,7 @@ fn a_call_of_the_hour_ends_in_bounded_time_with_what_it_had() {
     let errors = String::from_utf8_lossy(&ran.stderr);
     assert_eq!(ran.status.code(), Some(1), "{said}{errors}");
     assert!(said.contains("read: first = {}\n"), "{said}{errors}");
-    assert!(said.contains("Stopped after 2 s. It stood at:"), "{said}");
+    has_all(&said, &["Stopped after 2 s. It stood at:"]);
     assert!(said.contains("in call"), "where it stood: {said}");
     let pid = said.lines().find_map(|line| line.strip_prefix("pid: "));
     let pid: i32 = pid.and_then(|pid| pid.parse().ok()).expect("a program");
@@ -1101,5 +1092,5 @@ fn a_call_of_the_hour_ends_in_bounded_time_with_what_it_had() {
         "{pid} still runs"
     );
     let kept = std::fs::read_to_string(dir.path().join("machine.md")).expect("kept");
-    assert!(kept.contains("It stood at:"), "{kept}");
+    has_all(&kept, &["It stood at:"]);
 }

@@ -7,7 +7,7 @@ use gshare::station::Station;
 use gshare_proto::ReportView;
 use nix::sys::signal::Signal;
 use support::{
-    FULL, GIB, Raw, SOON, board, claim, claim_of, looks, next_look, ok, python, root, run,
+    FULL, GIB, Raw, SOON, board, claim, claim_of, has_all, looks, next_look, ok, python, root, run,
     station_with, until, words,
 };
 
@@ -74,10 +74,7 @@ fn a_quarter_gets_the_smallest_instance_that_is_large_enough() {
     let refused = third.output().expect("runs");
     assert_eq!(refused.status.code(), Some(75));
     let text = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(
-        text.contains("every MIG instance that is large enough is taken"),
-        "{text}"
-    );
+    has_all(&text, &["every MIG instance that is large enough is taken"]);
     // What NVML lists on the instance belongs to the claim.
     until("the driver's figures", SOON, || {
         let snapshot = station.snapshot().ok()?;
@@ -320,7 +317,7 @@ fn the_doctor_prints_what_would_divide_a_gpu_and_nothing_is_divided_by_itself() 
     let station = divided();
     let output = run(&station, &["doctor"]);
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(text.contains("mig: claims get its instances"), "{text}");
+    has_all(&text, &["mig: claims get its instances"]);
     let flat = text.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(
         flat.contains("sudo gshare admin mig 1 3g.40gb+2g.20gb+1g.10gb"),
@@ -373,17 +370,14 @@ fn a_layout_is_made_used_by_two_claims_refused_while_in_use_and_removed() {
     root!("dividing a GPU");
     let mut station = workstation(&["h100", "h100"], "");
     let said = ok(&station, &["admin", "mig", "1", CUT, "--dry-run"]);
-    assert!(said.contains("would switch GPU 1 to MIG"), "{said}");
-    assert!(said.contains("would make 3g.40gb at slice"), "{said}");
+    has_all(&said, &["would switch GPU 1 to MIG"]);
+    has_all(&said, &["would make 3g.40gb at slice"]);
     assert!(cut(&station, 1).is_empty());
     // Work on another GPU neither hinders nor is disturbed.
     let mut beside = Raw::claim(&station, &["-q", "-g", "0.5", "--gpu-ids", "0"]);
     let said = ok(&station, &["admin", "mig", "1", CUT]);
-    assert!(
-        said.contains(&format!("GPU 1 is divided into {CUT}")),
-        "{said}"
-    );
-    assert!(said.contains("undo: gshare admin mig 1 off"), "{said}");
+    has_all(&said, &[&format!("GPU 1 is divided into {CUT}")]);
+    has_all(&said, &["undo: gshare admin mig 1 off"]);
     assert_eq!(cut(&station, 1), ["3g.40gb", "2g.20gb", "1g.10gb"]);
     assert_eq!(beside.ask("alloc 1073741824"), "ok 0");
 
@@ -404,19 +398,13 @@ fn a_layout_is_made_used_by_two_claims_refused_while_in_use_and_removed() {
     assert_eq!(quarter.ask("alloc 1073741824"), "ok 0");
 
     let text = refused(&station, &["admin", "mig", "1", "off"]);
-    assert!(text.contains("GPU 1 is held by"), "{text}");
+    has_all(&text, &["GPU 1 is held by"]);
     let text = refused(&station, &["admin", "mig", "1", "4g.40gb+4g.40gb"]);
-    assert!(
-        text.contains("do not fit together; 4g.40gb would"),
-        "{text}"
-    );
-    assert!(
-        text.contains("1 x 4g.40gb") && text.contains("7 x 1g.10gb"),
-        "{text}"
-    );
-    assert!(text.contains("admin mig 1 4g.40gb --dry-run"), "{text}");
+    has_all(&text, &["do not fit together; 4g.40gb would"]);
+    has_all(&text, &["1 x 4g.40gb", "7 x 1g.10gb"]);
+    has_all(&text, &["admin mig 1 4g.40gb --dry-run"]);
     let text = refused(&station, &["admin", "mig", "1", "5g.50gb"]);
-    assert!(text.contains("no profile 5g.50gb"), "{text}");
+    has_all(&text, &["no profile 5g.50gb"]);
     assert_eq!(cut(&station, 1).len(), 3);
 
     // A restarted service finds claims and instances unchanged.
@@ -444,32 +432,26 @@ fn a_layout_is_made_used_by_two_claims_refused_while_in_use_and_removed() {
     assert_eq!(uuid(&station, "3g.40gb"), Some(before));
     // Media engines are there once, wherever the instance is.
     let text = refused(&station, &["admin", "mig", "1", "1g.10gb+me,1g.10gb+me"]);
-    assert!(
-        text.contains("1g.10gb+me would") && text.contains("1 x 1g.10gb+me"),
-        "{text}"
-    );
+    has_all(&text, &["1g.10gb+me would", "1 x 1g.10gb+me"]);
     ok(&station, &["admin", "mig", "1", "1g.10gb+me,3g.40gb"]);
     let mut there = cut(&station, 1);
     there.sort_unstable();
     assert_eq!(there, ["1g.10gb+me", "3g.40gb"]);
     ok(&station, &["admin", "mig", "1", "3g.40gb+3g.40gb"]);
     let said = ok(&station, &["admin", "mig", "1", "off"]);
-    assert!(
-        said.contains("undo: gshare admin mig 1 3g.40gb+3g.40gb"),
-        "{said}"
-    );
+    has_all(&said, &["undo: gshare admin mig 1 3g.40gb+3g.40gb"]);
     let said = ok(&station, &["admin", "mig", "1", "off"]);
     assert_eq!(said.trim(), "GPU 1 is already whole");
     let words = words("claim -q -g 1 --gpu-ids 1 --nonblock -- true");
     ok(&station, &words);
     let log = ok(&station, &["admin", "log"]);
-    assert!(log.contains("mig") && log.contains(CUT), "{log}");
+    has_all(&log, &["mig", CUT]);
 
     // Removed instances are not mentioned, and a released GPU once.
     ok(&station, &["admin", "release", "1"]);
     let doctor = ok(&station, &["doctor"]);
     assert!(!doctor.contains("GPU 2"), "{doctor}");
-    assert!(doctor.contains("GPU 1 is released by root"), "{doctor}");
+    has_all(&doctor, &["GPU 1 is released by root"]);
     let text = refused(&station, &["claim", "-g", "1", "--nonblock", "--", "true"]);
     assert_eq!(text.matches("GPU 1 is released").count(), 1, "{text}");
 }
@@ -493,18 +475,12 @@ fn profiles_with_graphics_and_media_engines_are_named_made_and_refused() {
     assert_eq!(made, ["2g.48gb+gfx", "1g.24gb-me", "1g.24gb+me"]);
     assert_eq!(named, ["1g.24gb+me", "1g.24gb-me", "2g.48gb+gfx"]);
     let said = ok(&station, &["admin", "mig", "0", "off"]);
-    assert!(
-        said.contains("2g.48gb+gfx") && said.contains("1g.24gb-me"),
-        "{said}"
-    );
+    has_all(&said, &["2g.48gb+gfx", "1g.24gb-me"]);
     // Beside one that has all decoders there is room for those that need none.
     let (made, _) = divided("1g.24gb+me.all,2g.48gb-me,1g.24gb-me");
     assert_eq!(made.len(), 3, "{made:?}");
     let text = refused(&station, &["admin", "mig", "0", "1g.24gb+me.all+1g.24gb"]);
-    assert!(
-        text.contains("do not fit together; 1g.24gb+me.all would"),
-        "{text}"
-    );
+    has_all(&text, &["do not fit together; 1g.24gb+me.all would"]);
     for one in [
         "4 x 1g.24gb+gfx",
         "1 x 1g.24gb+me.all",
@@ -542,12 +518,10 @@ fn a_boot_takes_the_instances_and_the_configuration_makes_them_anew_with_all_tha
             &["admin", "quota", "set", "user:root", "--gpus", "1"],
         );
         let quotas = ok(&station, &["admin", "quota", "list"]);
-        assert!(quotas.contains("user:root"), "{quotas}");
+        has_all(&quotas, &["user:root"]);
         let on_it = Raw::claim(&station, &["-q", "-g", "0.25", "--gpu-ids", "3"]);
         let first = next_look(&station);
-        until("it is recorded", SOON, || {
-            (looks(&station) > first + 5).then_some(())
-        });
+        until("it is recorded", SOON, || looks(&station) > first + 5);
         drop(on_it);
         ok(&station, &["admin", "drain", "3", "--reason", "noisy"]);
         station.stop_service(end).expect("stopped");
@@ -577,7 +551,7 @@ fn a_boot_takes_the_instances_and_the_configuration_makes_them_anew_with_all_tha
         let none = drained("3");
         let text = String::from_utf8_lossy(&none.stderr).into_owned();
         assert_eq!(none.status.code(), Some(75), "{text}");
-        assert!(text.contains("GPU 3 is drained (noisy)"), "{text}");
+        has_all(&text, &["GPU 3 is drained (noisy)"]);
     }
 }
 
@@ -607,9 +581,7 @@ fn a_service_that_dies_at_any_step_ends_with_what_was_asked_for_also_with_a_boot
                 .expect("starts");
             let output = run(&station, &["admin", "mig", "0", to]);
             assert!(!output.status.success(), "{step}: it has not died");
-            until("it has died", SOON, || {
-                station.service_ended().then_some(())
-            });
+            until("it has died", SOON, || station.service_ended());
             if boot {
                 board(&station).reboot().expect("off and on");
             }
@@ -637,5 +609,5 @@ fn a_gpu_that_cannot_be_divided_says_so() {
     root!("dividing a GPU");
     let station = workstation(&["rtx4090"], "");
     let text = refused(&station, &["admin", "mig", "0", "1g.10gb"]);
-    assert!(text.contains("the driver cannot divide this GPU"), "{text}");
+    has_all(&text, &["the driver cannot divide this GPU"]);
 }

@@ -21,7 +21,7 @@ use nix::unistd::Uid;
 use serde_json::{Value, json};
 use support::notebook::{ADD, ADDED, BARE, Driven, Notebook, Script, jupyter, may_run};
 use support::users::{Users, as_user};
-use support::{Raw, SOON, all_ended, board, python, run, station_with, until};
+use support::{Raw, SOON, all_ended, board, has_all, python, run, station_with, until};
 
 // Notebooks: real Jupyter kernels with parts of simulated GPUs.
 
@@ -160,7 +160,7 @@ fn a_claim_outlives_restarts_of_its_kernel_and_ends_with_it() {
     until(
         "the claim is gone with the kernel",
         Duration::from_secs(2),
-        || claim_of_kernel(&station).is_none().then_some(()),
+        || claim_of_kernel(&station).is_none(),
     );
 }
 
@@ -229,8 +229,8 @@ fn a_kernel_starts_without_a_service_and_says_so() {
         assert_eq!(output.status.code(), Some(3));
         assert_eq!(String::from_utf8_lossy(&output.stdout), "started\n");
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(said.contains(why), "{said}");
-        assert!(said.contains("runs without a claim"), "{said}");
+        has_all(&said, &[why]);
+        has_all(&said, &["runs without a claim"]);
     }
 }
 
@@ -288,13 +288,10 @@ fn a_size_that_no_gpu_has_is_said_at_the_start_or_by_a_kernel_at_its_first_cuda_
     let why = "needs 3 GPUs of one model; 1 can be used here";
     let (code, printed, said) = output(&["claim", "-q", "--lazy", "-g", "3", "--"]);
     assert_eq!((code, printed.as_str()), (Some(64), ""), "{said}");
-    assert!(said.contains(why), "{said}");
+    has_all(&said, &[why]);
     let (_, printed, said) = output(&["kernel", "exec", "-g", "3", "--"]);
     assert!(printed.starts_with("error 100 "), "{printed} {said}");
-    assert!(
-        said.contains(why) && said.contains("CUDA calls fail with CUDA_ERROR_NO_DEVICE"),
-        "{said}"
-    );
+    has_all(&said, &[why, "CUDA calls fail with CUDA_ERROR_NO_DEVICE"]);
 }
 
 const COUNTS: &str = r#"
@@ -404,7 +401,7 @@ fn nbclient_papermill_and_a_bare_command_run() {
     let mut script = station.client_environment(Command::new(lab.join("jupyter-run")));
     script.args(["--kernel", "half", "cell.py"]);
     let printed = run(script);
-    assert!(printed.contains(ADDED), "{printed}");
+    has_all(&printed, &[ADDED]);
     all_ended(&station);
 
     // Like VS Code with a chosen interpreter: no kernelspec, so no wrapper. It is detected anyway. A client without a
@@ -817,9 +814,7 @@ fn servers_of_every_kind_name_their_notebooks_and_say_what_kernels_do() {
 /// A claim is gone within two seconds after its kernel.
 fn ends_with_it(station: &Station, id: &str, pid: u32) {
     let proc = PathBuf::from(format!("/proc/{pid}"));
-    until("the kernel has ended", SOON, || {
-        (!proc.exists()).then_some(())
-    });
+    until("the kernel has ended", SOON, || !proc.exists());
     until(
         "the claim ends with its kernel",
         Duration::from_secs(2),
@@ -862,7 +857,7 @@ fn the_claim_of_a_kernel_that_its_server_culls_ends_with_it() {
     let proc = PathBuf::from(format!("/proc/{}", culled.pid.expect("it runs")));
     until("the idle one is culled", SOON, || {
         server.run(&busy, "1 + 1");
-        (!proc.exists()).then_some(())
+        !proc.exists()
     });
     println!("culled after {:.1} s", begun.elapsed().as_secs_f32());
     ends_with_it(&station, &culled.id, culled.pid.expect("it ran"));
@@ -1083,7 +1078,7 @@ fn a_notebook_of_jupyterlab_with_a_quarter_of_a_gpu() {
     lab.picture("notebook-waits.png");
     lab.act(&json!({ "do": "interrupt" }));
     let said = lab.act(&json!({ "do": "wait", "until": "KeyboardInterrupt" }));
-    assert!(said.contains("stopped waiting"), "{said}");
+    has_all(&said, &["stopped waiting"]);
     drop(hog);
     let said = lab.run(ADD, ADDED);
     println!("{said}");
@@ -1096,10 +1091,7 @@ fn a_notebook_of_jupyterlab_with_a_quarter_of_a_gpu() {
     assert!((claim.gpus[0].sm_request - 0.25).abs() < 1e-9, "{claim:?}");
     let listed = run(&station, &["ps"]);
     let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
-    assert!(
-        listed.contains("Untitled.ipynb") && listed.contains("0.25"),
-        "{listed}"
-    );
+    has_all(&listed, &["Untitled.ipynb", "0.25"]);
 
     lab.act(&json!({ "do": "restart" }));
     let again = claim_of_kernel(&station).expect("the claim outlives the restart");
@@ -1118,14 +1110,12 @@ fn a_notebook_of_jupyterlab_with_a_quarter_of_a_gpu() {
     let kernel = renamed.pid.expect("it runs");
     lab.act(&json!({ "do": "shutdown" }));
     let proc = PathBuf::from(format!("/proc/{kernel}"));
-    until("the kernel has ended", SOON, || {
-        (!proc.exists()).then_some(())
-    });
+    until("the kernel has ended", SOON, || !proc.exists());
     let begun = Instant::now();
     until(
         "the claim is gone with the kernel",
         Duration::from_secs(2),
-        || claim_of_kernel(&station).is_none().then_some(()),
+        || claim_of_kernel(&station).is_none(),
     );
     println!(
         "the claim was gone {:.2?} after the kernel",

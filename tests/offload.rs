@@ -20,7 +20,8 @@ use support::detach::{
     by_gpu, fault, fill, holder, met, on_gpus, ready, settles, station_of, station_that, word,
 };
 use support::{
-    GIB, Raw, SOON, all_ended, board, board_bytes, claim, claim_of, ok, refused, run, until,
+    GIB, Raw, SOON, all_ended, board, board_bytes, claim, claim_of, has_all, ok, refused, run,
+    until,
 };
 
 // GPU memory of running claims moves to the host and back: contents equal, processes alive, bytes on one side.
@@ -87,7 +88,7 @@ fn detached_memory_is_free_the_process_lives_and_its_next_call_brings_it_back() 
     assert_eq!(raw.ask("launch 1"), "ok 4", "modules and kernels, too");
     assert_eq!(claim(&station, raw.pid()).place.word, None);
     let line = said.join().expect("reads on").expect("was said");
-    assert!(line.contains("has its GPU memory back"), "{line}");
+    has_all(&line, &["has its GPU memory back"]);
     assert_eq!(raw.finish(), Some(0));
 }
 
@@ -114,7 +115,7 @@ impl Counter {
 
     fn goes_on(&self) {
         let from = self.count();
-        until("it counts", SOON, || (self.count() > from).then_some(()));
+        until("it counts", SOON, || self.count() > from);
     }
 }
 
@@ -136,7 +137,7 @@ fn stands_still(pid: u32) -> u64 {
     let (root, path) = (root.expect("cgroup v2"), path.expect("its cgroup"));
     until("all of it stands still", SOON, || {
         let events = read(&format!("{root}{path}/cgroup.events"));
-        events.lines().any(|l| l == "frozen 1").then_some(())
+        events.lines().any(|l| l == "frozen 1")
     });
     let threads = std::fs::read_dir(format!("/proc/{pid}/task")).expect("its threads");
     let ticks = threads.flatten().map(|thread| {
@@ -216,7 +217,7 @@ fn a_moved_claim_has_its_memory_on_the_other_gpu_and_sees_no_difference() {
     let (id, held) = (before.id.clone(), on_gpus(&station, raw.pid()));
     for target in [1, 0, 1] {
         let done = ok(&station, &["move", &id, "--gpu", &target.to_string()]);
-        assert!(done.contains(&format!("moved to GPU {target}")), "{done}");
+        has_all(&done, &[&format!("moved to GPU {target}")]);
         let bound = format!("the claim is now bound to GPU {target}");
         assert!(done.contains(&bound), "as its --gpu-ids said: {done}");
         let seen = board(&station).snapshot();
@@ -263,7 +264,7 @@ fn a_claim_on_its_way_is_not_taken_for_one_that_uses_gpus_of_others() {
     ok(&station, &["suspend", &id]);
     ok(&station, &["resume", &id]);
     let log = ok(&station, &["log", &id]);
-    assert!(log.contains("moved to GPU 1"), "{log}");
+    has_all(&log, &["moved to GPU 1"]);
     assert!(
         !log.contains("does not hold") && !log.contains("beyond"),
         "{log}"
@@ -277,23 +278,20 @@ fn what_cannot_be_detached_says_so_before_anybody_asks() {
     let mut raw = Raw::claim(&station, &["-q", "-g", "0.5", "--no-movable"]);
     let view = ready(&station, raw.pid());
     let why = view.place.levers.not_movable.expect("it was claimed so");
-    assert!(why.contains("--no-movable"), "{why}");
+    has_all(&why, &["--no-movable"]);
     let stays = format!(
         "{} cannot be moved: it was claimed with --no-movable",
         view.id
     );
     let ps = ok(&station, &["ps"]);
-    assert!(ps.contains(&stays), "{ps}");
+    has_all(&ps, &[&stays]);
     assert_eq!(raw.ask("managed 4096"), "ok");
     let why = until("it is seen", SOON, || {
         claim(&station, raw.pid()).place.levers.not_detachable
     });
-    assert!(why.contains("managed memory"), "{why}");
+    has_all(&why, &["managed memory"]);
     let ps = ok(&station, &["ps"]);
-    assert!(
-        ps.contains("cannot be offloaded: it uses managed memory"),
-        "{ps}"
-    );
+    has_all(&ps, &["cannot be offloaded: it uses managed memory"]);
     assert!(!ps.contains("cannot be moved"), "said once: {ps}");
     let refused = run(&station, &["offload", &view.id]);
     assert_eq!(refused.status.code(), Some(75), "{refused:?}");
@@ -311,10 +309,7 @@ fn what_cannot_be_detached_says_so_before_anybody_asks() {
     let refused = run(&station, &["offload", &view.id]);
     let said = String::from_utf8_lossy(&refused.stderr);
     assert_eq!(refused.status.code(), Some(75), "{said}");
-    assert!(
-        said.contains("memory of graphics or of other drivers"),
-        "{said}"
-    );
+    has_all(&said, &["memory of graphics or of other drivers"]);
     assert_eq!(other.ask("launch 1"), "ok 1", "nothing happened to it");
 }
 
@@ -338,12 +333,9 @@ fn a_claim_of_several_gpus_with_nccl_loaded_says_so_before_anybody_asks() {
         (!why.contains("starting")).then_some(why)
     });
     let words = format!("process {} has NCCL loaded and several GPUs", both.pid());
-    assert!(why.contains(&words), "{why}");
+    has_all(&why, &[&words]);
     let ps = ok(&station, &["ps"]);
-    assert!(
-        ps.contains(&format!("cannot be offloaded: {words}")),
-        "{ps}"
-    );
+    has_all(&ps, &[&format!("cannot be offloaded: {words}")]);
     assert_eq!(both.ask("launch 1"), "ok 1");
     // Two GPUs without it are no reason.
     assert_eq!(both.finish(), Some(0));
@@ -474,11 +466,8 @@ fn what_fails_for_one_process_of_a_claim_is_undone_for_all() {
             fault(&station, Some((step, Refused)), Some(pid));
             for words in [&["offload", &id][..], &["move", &id, "--gpu", "1"]] {
                 let why = refused(&station, words);
-                assert!(why.contains(&format!("process {pid}")), "{why}");
-                assert!(
-                    why.contains(&format!("cuCheckpointProcess{step:?}")),
-                    "{why}"
-                );
+                has_all(&why, &[&format!("process {pid}")]);
+                has_all(&why, &[&format!("cuCheckpointProcess{step:?}")]);
                 fault(&station, None, None);
                 three.whole(&station, &format!("{words:?}, {step:?} of {pid}"));
                 fault(&station, Some((step, Refused)), Some(pid));
@@ -489,7 +478,7 @@ fn what_fails_for_one_process_of_a_claim_is_undone_for_all() {
         ok(&station, &["offload", &id]);
         fault(&station, Some((Restore, Refused)), Some(pid));
         let why = refused(&station, &["restore", &id]);
-        assert!(why.contains("cuCheckpointProcessRestore"), "{why}");
+        has_all(&why, &["cuCheckpointProcessRestore"]);
         assert_eq!(three.on(&station), vec![0; 3], "restore of {pid}");
         assert_eq!(word(&station, three.pid()).as_deref(), Some("offloaded"));
         fault(&station, None, None);
@@ -518,7 +507,7 @@ fn what_fails_for_one_process_of_a_claim_is_undone_for_all() {
     let pid = lost.pid();
     fault(&station, Some((Checkpoint, Fails)), Some(pid));
     let why = refused(&station, &["offload", &id]);
-    assert!(why.contains(&format!("lost process {pid}")), "{why}");
+    has_all(&why, &[&format!("lost process {pid}")]);
     fault(&station, None, None);
     three.whole(&station, "one is lost");
 }
@@ -633,7 +622,7 @@ fn a_claim_of_several_gpus_is_the_same_on_each_wherever_it_goes() {
     for to in [[2, 3], [1, 0], [3, 2]] {
         let gpus = format!("{},{}", to[0], to[1]);
         let done = ok(&station, &["move", &id, "--gpu", &gpus]);
-        assert!(done.contains(&format!("moved to GPUs {gpus}")), "{done}");
+        has_all(&done, &[&format!("moved to GPUs {gpus}")]);
         whole(&station, to, &format!("moved to {gpus}"));
     }
     // Others take its GPUs while it is offloaded: it is restored on the free ones.
@@ -641,7 +630,7 @@ fn a_claim_of_several_gpus_is_the_same_on_each_wherever_it_goes() {
     out(&station);
     let other = Raw::claim(&station, &["-q", "-g", "2", "--gpu-ids", "2,3"]);
     let done = ok(&station, &["restore", &id]);
-    assert!(done.contains("restored"), "{done}");
+    has_all(&done, &["restored"]);
     whole(&station, [0, 1], "restored elsewhere");
     assert_eq!(other.finish(), Some(0));
     // Too few GPUs, one twice, one that it has: an error, and nothing is done.
@@ -672,9 +661,9 @@ fn fixed(station: &Station, pid: u32, wanted: &str) -> String {
 fn says(station: &Station, pid: u32, wanted: &str) {
     let why = fixed(station, pid, wanted);
     let ps = ok(station, &["ps"]);
-    assert!(ps.contains(&format!("cannot be offloaded: {why}")), "{ps}");
+    has_all(&ps, &[&format!("cannot be offloaded: {why}")]);
     let json = ok(station, &["ps", "--json"]);
-    assert!(json.contains(&why), "{json}");
+    has_all(&json, &[&why]);
     let id = claim(station, pid).id;
     for words in [
         &["offload", &id][..],
@@ -767,9 +756,9 @@ fn an_old_driver_says_so_from_the_start() {
                 "{notices:?}"
             );
             let said = refused(&station, &["move", &id, "--gpu", "1"]);
-            assert!(said.contains("release 580"), "{said}");
+            has_all(&said, &["release 580"]);
             assert_eq!(raw.ask("sum 0"), sum);
-            assert!(doctor.contains("needs driver release 580"), "{doctor}");
+            has_all(&doctor, &["needs driver release 580"]);
         } else {
             says(&station, pid, "release 570");
             assert_eq!(raw.ask("sum 0"), sum);
@@ -787,11 +776,11 @@ fn a_part_of_the_gpus_in_the_environment_says_so_from_the_start() {
     let (mut raw, sum) = holder(&station, &["-q", "-g", "0.5", "--gpu-ids", "0"]);
     let view = claim(&station, raw.pid());
     let why = view.place.levers.not_movable.expect("told");
-    assert!(why.contains("CUDA_VISIBLE_DEVICES"), "{why}");
+    has_all(&why, &["CUDA_VISIBLE_DEVICES"]);
     let json = ok(&station, &["ps", "--json"]);
-    assert!(json.contains(&why), "{json}");
+    has_all(&json, &[&why]);
     let said = refused(&station, &["move", &view.id, "--gpu", "1"]);
-    assert!(said.contains(&why), "{said}");
+    has_all(&said, &[&why]);
     // It can leave the GPU, and is restored there.
     ok(&station, &["offload", &view.id]);
     assert_eq!(on_gpus(&station, raw.pid()), 0);
@@ -870,10 +859,7 @@ fn whatever_the_driver_refuses_leaves_a_claim_whole_on_one_side() {
         for step in [Lock, Checkpoint] {
             fault(&station, Some((step, CheckpointHow::Refused)), None);
             let why = refused(&station, &[lever, &id]);
-            assert!(
-                why.contains(&format!("cuCheckpointProcess{step:?}")),
-                "{why}"
-            );
+            has_all(&why, &[&format!("cuCheckpointProcess{step:?}")]);
             assert_eq!(on_gpus(&station, raw.pid()), held, "{step:?}");
             fault(&station, None, None);
             assert_eq!(raw.ask("sum 0"), sum, "{step:?}: it runs on");
@@ -950,11 +936,10 @@ fn late(how: CheckpointHow, driver: &str) {
         met(&station);
         // The engine that hangs is ended, and the owner notified, before anything else changes.
         until("the step is given up", SOON, || {
-            let gone = engines(&station).iter().all(|e| !before.contains(e));
-            gone.then_some(())
+            engines(&station).iter().all(|e| !before.contains(e))
         });
         until("it is told", SOON, || {
-            log(&station, &id).contains("tries again").then_some(())
+            log(&station, &id).contains("tries again")
         });
         assert!(asking.try_wait().expect("waited").is_none(), "it is open");
         fault(&station, None, None);
@@ -1016,10 +1001,7 @@ fn a_process_that_the_driver_loses_is_told_and_keeps_nobody_from_coming_back() {
         fault(&station, Some((step, CheckpointHow::Fails)), Some(pid));
         if leaves {
             let why = refused(&station, &["offload", &id]);
-            assert!(
-                why.contains(&format!("the driver has lost process {pid}")),
-                "{why}"
-            );
+            has_all(&why, &[&format!("the driver has lost process {pid}")]);
         } else {
             ok(&station, &["restore", &id]);
         }
@@ -1029,14 +1011,8 @@ fn a_process_that_the_driver_loses_is_told_and_keeps_nobody_from_coming_back() {
         assert_eq!(first.ask("sum 0"), sum, "{step:?}: the other goes on");
         assert!(second.ask("sum 0").starts_with("error"), "it is lost");
         let told = log(&station, &id);
-        assert!(
-            told.contains(&format!("a checkpoint of process {pid} failed")),
-            "{told}"
-        );
-        assert!(
-            told.contains(&format!("failed in cuCheckpointProcess{step:?}")),
-            "{told}"
-        );
+        has_all(&told, &[&format!("a checkpoint of process {pid} failed")]);
+        has_all(&told, &[&format!("failed in cuCheckpointProcess{step:?}")]);
         // Until then the claim stays where it is, and reports that before any request.
         let why = claim(&station, first.pid()).place.levers.not_detachable;
         assert!(
@@ -1070,7 +1046,7 @@ fn processes_that_wait_for_each_other_are_given_up_and_all_run_on() {
     let took = begun.elapsed();
     println!("given up after {took:?}: {why}");
     assert!(took < Duration::from_secs(45), "{took:?}");
-    assert!(why.contains("did not end within"), "{why}");
+    has_all(&why, &["did not end within"]);
     assert_eq!(on_gpus(&station, first.pid()), held, "nothing has moved");
     assert_eq!(first.ask("sum 0"), sum, "it runs");
     for (other, sum) in others.iter_mut().zip(&sums) {
@@ -1080,10 +1056,7 @@ fn processes_that_wait_for_each_other_are_given_up_and_all_run_on() {
     assert!(log(&station, &id).contains("could not be offloaded"));
     let unable = claim(&station, first.pid()).place.levers.not_detachable;
     let unable = unable.expect("known from now on");
-    assert!(
-        unable.contains("while another process of the claim is paused"),
-        "{unable}"
-    );
+    has_all(&unable, &["while another process of the claim is paused"]);
     fault(&station, None, None);
     // A person may try, and if that works the mark is removed.
     ok(&station, &["offload", &id]);
@@ -1177,10 +1150,7 @@ fn a_thread_that_is_stuck_in_the_driver_keeps_its_claim_where_it_is() {
     for words in levers.into_iter().filter(|l| suspends || l[0] != "suspend") {
         let why = refused(&station, words);
         let process = format!("process {}", raw.pid());
-        assert!(
-            why.contains("did not end within") && why.contains(&process),
-            "{why}"
-        );
+        has_all(&why, &["did not end within", &process]);
         assert_eq!(on_gpus(&station, raw.pid()), held);
         assert_eq!(word(&station, raw.pid()), None, "it runs on");
         assert_eq!(other.ask("sum 0"), sum, "and so does the other process");
@@ -1200,7 +1170,7 @@ fn work_that_does_not_end_is_given_up_by_the_locks_own_time_out() {
     let before = engines(&station);
     let why = refused(&station, &["offload", &id]);
     let wanted = format!("work of process {pid} on the GPU did not end within 3 s");
-    assert!(why.contains(&wanted), "{why}");
+    has_all(&why, &[&wanted]);
     assert!(log(&station, &id).contains(&wanted));
     assert_eq!(engines(&station), before, "the driver gave it up by itself");
     assert_eq!((on_gpus(&station, pid), word(&station, pid)), (held, None));
@@ -1256,7 +1226,7 @@ fn a_thread_found_in_the_driver_after_the_lock_means_that_all_run_again_at_once(
     assert_eq!(asking.wait().expect("ends").code(), Some(75));
     mark(raw.pid(), 0);
     let told = log(&station, &id);
-    assert!(told.contains("is still in a driver call"), "{told}");
+    has_all(&told, &["is still in a driver call"]);
     assert_eq!(on_gpus(&station, raw.pid()), held, "nothing has moved");
     assert_eq!(raw.ask("sum 0"), sum, "it runs");
     ok(&station, &["offload", &id]);
@@ -1278,7 +1248,7 @@ fn too_little_host_memory_is_found_before_anything_is_done() {
     let held = on_gpus(&station, raw.pid());
     for words in [&["offload", &id][..], &["move", &id, "--gpu", "1"]] {
         let why = refused(&station, words);
-        assert!(why.contains("the host has") && why.contains("GiB"), "{why}");
+        has_all(&why, &["the host has", "GiB"]);
         assert_eq!(on_gpus(&station, raw.pid()), held);
         assert_eq!(raw.ask("sum 0"), sum);
     }
@@ -1373,7 +1343,7 @@ impl Two {
         command.arg(words[0]).arg(&self.id).args(&words[1..]);
         command.stdout(Stdio::null()).stderr(Stdio::null());
         let mut asking = command.spawn().expect("runs");
-        until(&what, SOON, || self.station.service_ended().then_some(()));
+        until(&what, SOON, || self.station.service_ended());
         let _ = asking.kill();
         let _ = asking.wait();
         let started = self.station.start_service();
@@ -1386,7 +1356,7 @@ impl Two {
             _ => (None, 0),
         };
         until(&format!("{what}: found again"), SOON, || {
-            (word(&self.station, self.pid()).as_deref() == there).then_some(())
+            word(&self.station, self.pid()).as_deref() == there
         });
         for (raw, held) in self.raws.iter().zip(self.held) {
             let mut wanted = [0; 2];

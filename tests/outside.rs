@@ -20,7 +20,7 @@ use support::terminal::Terminal;
 use support::users::{Users, account, as_user, reachable};
 use support::{
     DENIED, FULL, MIB, OPEN, Raw, SOON, all_ended, board, board_bytes, claim, claim_of, doctor_row,
-    example, is_root, root, run, station, station_with, text, tried, until, words,
+    example, has_all, is_root, root, run, station, station_with, text, tried, until, words,
 };
 
 // GPU processes without a claim: shown, accounted to their owners, or kept from the GPUs.
@@ -93,10 +93,7 @@ fn what_runs_outside_claims_is_its_owners_claim_without_a_cap() {
     // It cannot be released by command: it ends with the process, at once.
     let (code, why) = tried(&station, &["release", &claim.id]);
     assert_eq!(code, Some(75), "{why}");
-    assert!(
-        why.contains(&format!("process {pid}")) && why.contains("gshare adopt"),
-        "{why}"
-    );
+    has_all(&why, &[&format!("process {pid}"), "gshare adopt"]);
     assert_eq!(program.finish(), Some(0));
     all_ended(&station);
 }
@@ -215,7 +212,7 @@ fn a_running_process_becomes_a_claim_and_is_told_what_that_means() {
         "limit: none while it runs. To limit it, start it again in a claim",
         "what it starts belongs to",
     ] {
-        assert!(text.contains(part), "{text}");
+        has_all(&text, &[part]);
     }
     let snapshot = station.snapshot().expect("served");
     let claim = claim_of(&snapshot, pid).expect("listed");
@@ -277,15 +274,13 @@ fn a_process_on_a_gpu_that_others_have_in_full_is_adopted_and_over_its_limit() {
             "{list}"
         );
         let (_, why) = tried(&station, &["why", &id]);
-        assert!(
-            why.contains("keeps what it has there, but nothing there is kept for it"),
-            "{why}"
+        has_all(
+            &why,
+            &["keeps what it has there, but nothing there is kept for it"],
         );
         assert!(program.ask("launch 1").starts_with("ok"));
         assert_eq!(neighbour.finish(), Some(0));
-        until("there is room for it", SOON, || {
-            (view().1 == "no limits yet").then_some(())
-        });
+        until("there is room for it", SOON, || view().1 == "no limits yet");
         // From then on its part is reserved: 2 GiB are free, but not all SMs.
         let all = [
             &["claim", "-q", "--nonblock", "--gpu-ids", "0"],
@@ -294,7 +289,7 @@ fn a_process_on_a_gpu_that_others_have_in_full_is_adopted_and_over_its_limit() {
         ]
         .concat();
         until("its part is its own", SOON, || {
-            (tried(&station, &all).0 == Some(75)).then_some(())
+            tried(&station, &all).0 == Some(75)
         });
         assert_eq!(program.finish(), Some(0));
         all_ended(&station);
@@ -466,8 +461,7 @@ impl Drop for Places {
                 for e in below.filter(|e| e.file_type().is_ok_and(|t| t.is_dir())) {
                     let _ = std::fs::remove_dir(e.path());
                 }
-                let gone = std::fs::remove_dir(entry.path()).is_ok() || !entry.path().exists();
-                gone.then_some(())
+                std::fs::remove_dir(entry.path()).is_ok() || !entry.path().exists()
             });
         }
     }
@@ -585,10 +579,7 @@ fn programs_outside_claims_cannot_open_a_gpu_and_claims_and_the_desktop_can() {
     let row = doctor_row(station.command(), "unclaimed use");
     assert_eq!(row["state"], "ok", "{row}");
     let detail = row["detail"].as_str().expect("text");
-    assert!(
-        detail.contains("user.slice") && detail.contains("exempt: desk.scope"),
-        "{detail}"
-    );
+    has_all(detail, &["user.slice", "exempt: desk.scope"]);
 }
 
 #[test]
@@ -615,7 +606,7 @@ fn a_refusal_that_has_no_effect_here_is_said_with_its_cause() {
     let status = String::from_utf8_lossy(&status.stdout).into_owned();
     assert!(status.starts_with(&format!("! {stays}\n")), "{status}");
     let log = std::fs::read_to_string(station.log_path()).expect("a log");
-    assert!(log.contains(&stays), "{log}");
+    has_all(&log, &[&stays]);
     let row = doctor_row(station.command(), "unclaimed use");
     assert_ne!(row["state"], "ok", "{row}");
     assert_eq!(opens(&places, "user.slice", &station), [OPEN; 4]);
@@ -721,7 +712,7 @@ fn jobs_of_cron_are_covered_and_cgroups_that_come_later_too() {
     assert_eq!(answers(cron), [DENIED, DENIED, OPEN, OPEN]);
     std::fs::create_dir(places.dir("machine7.slice")).expect("made");
     until("the new one is covered", SOON, || {
-        (opens(&places, "machine7.slice", &station) == [DENIED, DENIED, OPEN, OPEN]).then_some(())
+        opens(&places, "machine7.slice", &station) == [DENIED, DENIED, OPEN, OPEN]
     });
 }
 
@@ -745,7 +736,7 @@ fn it_outlives_the_service_and_ends_when_the_administrator_takes_it_back() {
     .expect("written");
     station.start_service().expect("starts again");
     until("it is lifted", SOON, || {
-        (opens(&places, "user.slice", &station) == [OPEN; 4]).then_some(())
+        opens(&places, "user.slice", &station) == [OPEN; 4]
     });
 }
 
@@ -784,9 +775,9 @@ fn what_runs_already_and_what_draws_lives_on() {
     let row = doctor_row(station.command(), "unclaimed use");
     let detail = row["detail"].as_str().expect("text");
     let trainer_named = format!("trainer of {UID} (pid {})", trainer.pid());
-    assert!(
-        detail.contains(&format!("stage 4 would block now: {trainer_named}")),
-        "{detail}"
+    has_all(
+        detail,
+        &[&format!("stage 4 would block now: {trainer_named}")],
     );
     assert!(
         !detail.contains("Xorg") && !detail.contains("gnome"),
@@ -813,9 +804,9 @@ fn what_runs_already_and_what_draws_lives_on() {
     }
     let row = doctor_row(station.command(), "unclaimed use");
     let detail = row["detail"].as_str().expect("text");
-    assert!(
-        detail.contains(&format!("may run until they exit: {trainer_named}")),
-        "{detail}"
+    has_all(
+        detail,
+        &[&format!("may run until they exit: {trainer_named}")],
     );
     // Once it has ended, doctor reports whom deny would have stopped.
     assert_eq!(trainer.finish(), Some(0));
@@ -823,9 +814,9 @@ fn what_runs_already_and_what_draws_lives_on() {
     support::restart(&mut station, Signal::SIGTERM);
     let row = doctor_row(station.command(), "unclaimed use");
     let detail = row["detail"].as_str().expect("text");
-    assert!(
-        detail.contains(&format!("in the last 7 days: trainer of {UID} (1 run)")),
-        "{detail}"
+    has_all(
+        detail,
+        &[&format!("in the last 7 days: trainer of {UID} (1 run)")],
     );
 }
 
@@ -960,10 +951,7 @@ fn a_claim_on_behalf_holds_what_runs_below_a_cgroup_and_leaves_it_where_it_is() 
     let mut own = station.command();
     own.args(job.words("job-7", &size));
     let said = ends(&as_user(own, ada).output().expect("runs"), 77);
-    assert!(
-        said.contains("only root can make claims for others"),
-        "{said}"
-    );
+    has_all(&said, &["only root can make claims for others"]);
     let top = Mount::find().expect("mounted").point;
     let tree = format!("/{}", station.cgroup_root());
     for (path, why) in [
@@ -990,7 +978,7 @@ fn a_claim_on_behalf_holds_what_runs_below_a_cgroup_and_leaves_it_where_it_is() 
     let made = job.claim(&station, "job-7", &size);
     let granted: Value = serde_json::from_slice(&made.stdout).expect("JSON");
     let said = granted["message"].as_str().expect("a sentence");
-    assert!(said.contains("slurmstepd.scope/job_7"), "{said}");
+    has_all(said, &["slurmstepd.scope/job_7"]);
     // The same name is the same claim; another request with that name, or for a part of its cgroup, is refused.
     let again = ends(&job.claim(&station, "job-7", &size), 0);
     assert!(
@@ -998,9 +986,9 @@ fn a_claim_on_behalf_holds_what_runs_below_a_cgroup_and_leaves_it_where_it_is() 
         "{again}"
     );
     let other = ends(&job.claim(&station, "job-7", &["-g", "0.25"]), 75);
-    assert!(other.contains("`job-7` already exists as c1"), "{other}");
+    has_all(&other, &["`job-7` already exists as c1"]);
     let below = ends(&job.claim(&station, "job-8", &["-g", "0.25"]), 75);
-    assert!(below.contains("overlaps"), "{below}");
+    has_all(&below, &["overlaps"]);
     assert_eq!(claims(&station).len(), 1);
 
     // A program there that claims joins, whatever it requests; its cgroup stays.
@@ -1041,7 +1029,7 @@ fn a_claim_on_behalf_holds_what_runs_below_a_cgroup_and_leaves_it_where_it_is() 
     assert_eq!(plain.info().1, total);
     let dry = ["claim", "-g", "0.1", "--dry-run", "--", "true"];
     let said = ends(&job.command(&station, ada, &dry).output().expect("runs"), 0);
-    assert!(said.contains("joins c1"), "{said}");
+    has_all(&said, &["joins c1"]);
     if filtered {
         assert_eq!(
             job_opens(&job, &station, &[0, 1]),
@@ -1056,25 +1044,25 @@ fn a_claim_on_behalf_holds_what_runs_below_a_cgroup_and_leaves_it_where_it_is() 
             .expect("runs"),
         77,
     );
-    assert!(said.contains("belong to c1"), "{said}");
+    has_all(&said, &["belong to c1"]);
     let as_ada = |words: &[&str]| {
         let mut command = station.command();
         command.args(words);
         as_user(command, ada).output().expect("runs")
     };
     let said = ends(&as_ada(&["join", "job-7", "--", "true"]), 77);
-    assert!(said.contains("is for the programs below"), "{said}");
+    has_all(&said, &["is for the programs below"]);
     for words in [
         &["release", "job-7"][..],
         &["resize", "c1", "-g", "1"],
         &["suspend", "c1"],
     ] {
         let said = ends(&as_ada(words), 77);
-        assert!(said.contains("only root can"), "{said}");
+        has_all(&said, &["only root can"]);
     }
     for word in ["suspend", "offload"] {
         let said = ends(&run(&station, &[word, "c1"]), 75);
-        assert!(said.contains("which gshare does not move"), "{said}");
+        has_all(&said, &["which gshare does not move"]);
     }
 
     // A killed service knows it again, with its members and its cap.
@@ -1087,7 +1075,7 @@ fn a_claim_on_behalf_holds_what_runs_below_a_cgroup_and_leaves_it_where_it_is() 
 
     // Killed by an administrator or released: the claim ends at once, and its programs get no signal.
     let said = ends(&run(&station, &["admin", "kill", "c1", "--grace", "0s"]), 0);
-    assert!(said.contains("keep running: stop them"), "{said}");
+    has_all(&said, &["keep running: stop them"]);
     assert!(claims(&station).is_empty());
     assert_eq!(joined.ask("ping"), "ok pong");
     assert!(
@@ -1105,7 +1093,7 @@ fn a_claim_on_behalf_holds_what_runs_below_a_cgroup_and_leaves_it_where_it_is() 
     drop((joined, plain));
     ends(&job.claim(&station, "job-7", &size), 0);
     let said = ends(&run(&station, &["release", "job-7"]), 0);
-    assert!(said.contains("released"), "{said}");
+    has_all(&said, &["released"]);
     assert!(claims(&station).is_empty());
 }
 
@@ -1133,17 +1121,16 @@ fn a_claim_on_behalf_waits_for_its_cgroup_outlives_its_programs_and_ends_with_th
         claims(&station)
             .first()
             .is_some_and(|c| c.members == [member.pid()])
-            .then_some(())
     });
     assert_eq!(member.finish(), Some(0));
     std::thread::sleep(Duration::from_secs(3));
     assert_eq!(claims(&station).len(), 1, "empty is not gone");
     remove(&cgroup, &step);
     until("it ends with its cgroup", Duration::from_secs(2), || {
-        claims(&station).is_empty().then_some(())
+        claims(&station).is_empty()
     });
     let said = ends(&run(&station, &["log", "c1"]), 0);
-    assert!(said.contains("its cgroup is gone"), "{said}");
+    has_all(&said, &["its cgroup is gone"]);
 }
 
 fn remove(cgroup: &Path, step: &PathBuf) {
@@ -1185,7 +1172,7 @@ fn a_death_at_any_step_leaves_one_claim_on_behalf_or_none() {
             .stderr(std::process::Stdio::piped());
         let asks = asks.spawn().expect("gshare runs");
         if !at_end {
-            until(step, SOON, || station.service_ended().then_some(()));
+            until(step, SOON, || station.service_ended());
             station.start_service().expect("starts again");
         }
         ends(&asks.wait_with_output().expect("ends"), 0);
@@ -1202,7 +1189,7 @@ fn a_death_at_any_step_leaves_one_claim_on_behalf_or_none() {
         if at_end {
             dies(&mut station);
             run(&station, &["release", "job-9"]);
-            until(step, SOON, || station.service_ended().then_some(()));
+            until(step, SOON, || station.service_ended());
             station.start_service().expect("starts again");
         }
         run(&station, &["release", "job-9"]);

@@ -21,7 +21,7 @@ use support::terminal::Terminal;
 use support::users::{Users, as_user};
 use support::{
     FULL, GIB, MIB, Random, Raw, SOON, accused_at, all_ended, board, claim, claim_of, copy_program,
-    doctor_row, example, looks, next_look, ok, root, run, station_with, until,
+    doctor_row, example, has_all, looks, next_look, ok, root, run, station_with, until,
 };
 
 fn station(policy: &str) -> Station {
@@ -87,7 +87,7 @@ fn memory_that_nobody_counts_freezes_the_claim_and_warns_its_owner() {
     let claim = until("it is accused", SOON, || accused(&station, bypass.pid()));
     println!("accused after {:?}, looks every 100 ms", before.elapsed());
     let why = claim.overuse.expect("accused");
-    assert!(why.contains("than gshare's count"), "{why}");
+    has_all(&why, &["than gshare's count"]);
     assert!(
         why.contains(&format!("pid {}", bypass.pid())),
         "it names the one who does it: {why}"
@@ -106,7 +106,7 @@ fn memory_that_nobody_counts_freezes_the_claim_and_warns_its_owner() {
     );
     // The claim cannot grow, though its ledger is far below its cap; and its extra memory cannot be claimed.
     until("growth is refused", SOON, || {
-        (honest.ask(&format!("alloc {}", 64 * MIB)) == FULL).then_some(())
+        honest.ask(&format!("alloc {}", 64 * MIB)) == FULL
     });
     // The claim's own size has room for it: no other claim loses anything.
     let allocatable = snapshot.gpus[0].mem_allocatable.expect("known");
@@ -150,8 +150,8 @@ fn a_program_with_the_set_user_id_bit_has_no_library_and_is_seen_by_what_it_uses
     let claim = until("it is accused", SOON, || accused(&station, around.pid()));
     let why = claim.overuse.expect("accused");
     println!("{}: {why}", claim.state_text);
-    assert!(why.contains("than gshare's count"), "{why}");
-    assert!(why.contains(&format!("pid {}", around.pid())), "{why}");
+    has_all(&why, &["than gshare's count"]);
+    has_all(&why, &[&format!("pid {}", around.pid())]);
     assert_eq!(around.finish(), Some(0));
 }
 
@@ -173,7 +173,7 @@ fn what_the_driver_needs_for_an_honest_member_is_charged_to_its_claim() {
     });
     let ps = run(&station, &["ps"]);
     let ps = String::from_utf8_lossy(&ps.stdout).into_owned();
-    assert!(ps.contains("the driver itself uses 640 MiB"), "{ps}");
+    has_all(&ps, &["the driver itself uses 640 MiB"]);
     // It has the rest of its limit, and no more.
     let left = part.mem_limit - part.mem_charge.expect("known") - 640 * MIB;
     let more = format!("alloc {}", left + 2 * MIB);
@@ -222,7 +222,7 @@ fn what_a_claim_takes_beyond_its_own_is_not_given_to_others() {
     let claim = until("it is accused", SOON, || accused(&station, bypass.pid()));
     let used = until("its use is known", SOON, || claim.gpus[0].mem_used);
     until("the rest shrinks by what it has too much", SOON, || {
-        (free(&station) == before - (used - claim.gpus[0].mem_request)).then_some(())
+        free(&station) == before - (used - claim.gpus[0].mem_request)
     });
 }
 
@@ -260,16 +260,13 @@ fn in_stage_2_no_policy_ends_a_process_and_the_command_says_so() {
         String::from_utf8(output.expect("runs").stdout).expect("text")
     };
     let said = stage("3");
-    assert!(
-        said.contains("`enabled = false` in [reclaim] overrides the stage"),
-        "{said}"
+    has_all(
+        &said,
+        &["`enabled = false` in [reclaim] overrides the stage"],
     );
     assert!(!said.contains("overuse"), "{said}");
     let said = stage("2");
-    assert!(
-        said.contains("the stage overrides `overuse = \"stop\"`"),
-        "{said}"
-    );
+    has_all(&said, &["the stage overrides `overuse = \"stop\"`"]);
     assert!(!said.contains("[reclaim]"), "{said}");
     let mut bypass = Raw::start(around(&station, &["-g", "0.5", "--gpu-ids", "0"]));
     assert_eq!(bypass.ask(&format!("alloc {}", 4096 * MIB)), "ok 0");
@@ -311,7 +308,7 @@ fn gpu_time_beyond_what_a_member_counted_is_seen_at_the_second_look() {
     let (claim, at) = accused_at(&station, sly.pid());
     assert!(second.contains(&at), "{at} {second:?} {:?}", claim.overuse);
     let why = claim.overuse.expect("accused");
-    assert!(why.contains("time than gshare's count"), "{why}");
+    has_all(&why, &["time than gshare's count"]);
     assert_eq!(sly.line(), "ok 2000");
     // It counts again: over-use ends.
     cured(&station, sly.pid());
@@ -342,7 +339,7 @@ fn programs_that_load_the_drivers_own_library_are_named() {
     let past = Raw::start(around(&station, &["-g", "0.5", "--gpu-ids", "0"]));
     let named = format!("pid {} uses GPU 0 without gshare's library", past.pid());
     until("ps names it", SOON, || {
-        ok(&station, &["ps"]).contains(&named).then_some(())
+        ok(&station, &["ps"]).contains(&named)
     });
     let row = doctor_row(station.command(), "memory limit (");
     let detail = row["detail"].as_str().expect("told");
@@ -375,7 +372,7 @@ fn where_launches_cannot_be_counted_ps_says_that_it_cannot_tell() {
         raw.pid()
     );
     until("ps says so", SOON, || {
-        ok(&station, &["ps"]).contains(&named).then_some(())
+        ok(&station, &["ps"]).contains(&named)
     });
     is_trusted(&station, raw.pid(), 20);
     let part = &claim(&station, raw.pid()).gpus[0];
@@ -400,7 +397,7 @@ fn what_kernels_start_is_held_against_nobody() {
         honest.pid()
     );
     until("ps says so", SOON, || {
-        ok(&station, &["ps"]).contains(&named).then_some(())
+        ok(&station, &["ps"]).contains(&named)
     });
     let (claim, _) = accused_at(&station, hidden.pid());
     assert!(
@@ -432,10 +429,7 @@ fn a_gpu_that_a_member_has_open_from_before_counts_against_the_claim() {
         accused(&station, owner.pid())
     });
     let why = claim.overuse.expect("accused");
-    assert!(
-        why.contains("uses GPU 0, which is not in the claim"),
-        "{why}"
-    );
+    has_all(&why, &["uses GPU 0, which is not in the claim"]);
     assert_eq!(owner.ask("count"), "ok 1");
 }
 
@@ -501,11 +495,11 @@ fn a_driver_with_memory_limits_of_its_own_refuses_whatever_way_was_taken() {
     let resized = run(&station, &["resize", &id, "-g", "0.5"]);
     assert!(resized.status.success(), "{resized:?}");
     until("the limit has grown", SOON, || {
-        (bypass.info().1 > part.mem_limit).then_some(())
+        bypass.info().1 > part.mem_limit
     });
     assert_eq!(bypass.finish(), Some(0));
     until("the limit goes with the claim", SOON, || {
-        board(&station).memory_limits().is_empty().then_some(())
+        board(&station).memory_limits().is_empty()
     });
 }
 

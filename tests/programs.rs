@@ -18,8 +18,8 @@ use gshare_enforcer::nodes::{Majors, make_cap_stand_ins, make_stand_ins};
 use gshare_proto::Source;
 use gshare_sim_board::{Board, BoardSpec};
 use support::{
-    FULL, GSHARE, MIB, Raw, SOON, board, board_bytes, claim, claim_of, example, ok, program,
-    python, root, run, station, station_with, until,
+    FULL, GSHARE, MIB, Raw, SOON, board, board_bytes, claim, claim_of, example, has_all, ok,
+    program, python, root, run, station, station_with, until,
 };
 
 // Members cannot exceed the memory of their claim: to the byte, together, and until they are gone.
@@ -253,7 +253,7 @@ fn a_claim_borrows_up_to_its_limit_until_another_needs_the_memory() {
     );
     assert_eq!(other.finish(), Some(0));
     until("what the other had is lent again", SOON, || {
-        (borrower.info().1 == 16 << 30).then_some(())
+        borrower.info().1 == 16 << 30
     });
 }
 
@@ -481,14 +481,11 @@ fn smi_shows_the_share_that_the_claim_sees() {
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         text.contains(&raw.pid().to_string()).then_some(text)
     });
-    assert!(
-        text.contains(&format!("{}/{}", (total - free) >> 20, total >> 20)),
-        "{text}"
+    has_all(
+        &text,
+        &[&format!("{}/{}", (total - free) >> 20, total >> 20)],
     );
-    assert!(
-        text.contains("RTX 4090") && text.contains("SIMULATED DRIVER"),
-        "{text}"
-    );
+    has_all(&text, &["RTX 4090", "SIMULATED DRIVER"]);
     // By name, and by the environment of the claim.
     let json = run(&station, &["smi", "mine", "--json"]);
     let value: serde_json::Value = serde_json::from_slice(&json.stdout).expect("JSON");
@@ -861,9 +858,9 @@ fn places_of_others_are_left_alone_and_a_program_without_them_is_told() {
         .stdin(Stdio::null());
     let said = without.output().expect("runs").stderr;
     let said = String::from_utf8_lossy(&said).into_owned();
-    assert!(
-        said.contains("CUDA_MPS_PIPE_DIRECTORY cannot be set") && said.contains("gshare join c"),
-        "{said}"
+    has_all(
+        &said,
+        &["CUDA_MPS_PIPE_DIRECTORY cannot be set", "gshare join c"],
     );
 
     // An earlier MPS daemon of the user is not the claim's.
@@ -1054,7 +1051,7 @@ fn the_proxy_has_the_names_of_the_driver_that_is_there_now() {
     std::fs::write(&beside, image).expect("written");
     std::fs::rename(&beside, &driver).expect("renamed");
     until("the proxy is staged anew", SOON, || {
-        (!has(&proxy, old) && has(&proxy, "cuInit")).then_some(())
+        !has(&proxy, old) && has(&proxy, "cuInit")
     });
 }
 
@@ -1123,9 +1120,7 @@ fn filters_follow_a_reload_of_the_drivers_modules() {
         ["nvidia-cap12", "nvidia-cap13"]
     );
     // So does an earlier claim.
-    until("the filter follows", SOON, || {
-        (joined() == own).then_some(())
-    });
+    until("the filter follows", SOON, || joined() == own);
 }
 
 // The commands of docs/recipes.md on a simulated workstation: claims, sizes, GPUs and environment are the real ones.

@@ -17,8 +17,8 @@ use support::detach::{
 use support::notebook::Notebook;
 use support::terminal::Terminal;
 use support::{
-    GIB, Raw, SOON, alone, board, claim, claim_of, example, ok, python, refused, root, run,
-    station_with, until, words,
+    GIB, Raw, SOON, alone, board, claim, claim_of, example, has_all, ok, python, refused, root,
+    run, station_with, until, words,
 };
 
 // Each lever is a tested action with its reverse, on real processes: it is announced on the owner's terminal, and
@@ -73,7 +73,7 @@ fn burst_limits_shrink_for_who_waits_and_grow_again() {
     );
     drop(other);
     until("the limit is what it was", SOON, || {
-        (raw.ask(&format!("alloc {}", 12 * GIB)) == "ok 2").then_some(())
+        raw.ask(&format!("alloc {}", 12 * GIB)) == "ok 2"
     });
 }
 
@@ -95,7 +95,7 @@ fn a_share_that_was_lowered_is_given_back() {
     assert_eq!(claim(&station, raw.pid()).place.word, None, "it runs on");
     drop(other);
     until("it has its share back", SOON, || {
-        ((sm(raw.pid()) - 0.8).abs() < 1e-9).then_some(())
+        (sm(raw.pid()) - 0.8).abs() < 1e-9
     });
     let log = ok(&station, &["log", &claim(&station, raw.pid()).id]);
     for said in [
@@ -130,14 +130,14 @@ fn an_idle_claim_is_detached_for_who_waits_and_its_next_call_brings_it_back() {
     assert_eq!(view.place.word.as_deref(), Some("offloaded"));
     assert_eq!(raw.ask("ping"), "ok pong", "its processes run");
     let why = ok(&station, &["why", &id]);
-    assert!(why.contains("is not on a GPU: offloaded, "), "{why}");
+    has_all(&why, &["is not on a GPU: offloaded, "]);
     raw.tell("sum 0");
     until("its call waits for room", SOON, || {
         let place = claim(&station, pid).place;
         place.waits.filter(|w| !w.is_empty())
     });
     let why = ok(&station, &["why", &id]);
-    assert!(why.contains("it comes back when there is room: "), "{why}");
+    has_all(&why, &["it comes back when there is room: "]);
     drop(other);
     assert_eq!(raw.line(), sum);
     assert_eq!(on_gpus(&station, pid), held);
@@ -153,16 +153,14 @@ fn a_watchdog_thread_brings_nothing_back_before_the_stated_delay_and_a_real_call
     let (mut raw, sum) = holder(&station, &["-q", "-g", "0.5"]);
     let (pid, id) = (raw.pid(), claim(&station, raw.pid()).id);
     assert_eq!(raw.ask("watch 20"), "ok");
-    until("it watches", SOON, || {
-        (raw.ask("watched") != "ok 0").then_some(())
-    });
+    until("it watches", SOON, || raw.ask("watched") != "ok 0");
     // Its wait begins somewhere in the command.
     let begun = Instant::now();
     ok(&station, &["offload", &id]);
     until(
         "the watchdog has it back in the end",
         Duration::from_secs(30),
-        || claim(&station, pid).place.word.is_none().then_some(()),
+        || claim(&station, pid).place.word.is_none(),
     );
     assert!(
         begun.elapsed() >= Duration::from_secs(10),
@@ -273,7 +271,7 @@ fn a_command_that_saves_at_its_signal_and_ends_is_started_anew() {
     starts(&station, other.pid());
     assert_eq!(notes(&path), ["start", "saved"]);
     let log = ok(&station, &["log", "c1"]);
-    assert!(log.contains("its programs got SIGUSR1 (--signal)"), "{log}");
+    has_all(&log, &["its programs got SIGUSR1 (--signal)"]);
     drop(other);
     assert_eq!(raw.line(), "ok ready");
     assert_eq!(notes(&path), ["start", "saved", "start"]);
@@ -298,7 +296,7 @@ fn what_was_not_claimed_with_requeue_is_ended_last_and_only_where_that_is_allowe
             starts(&station, other.pid());
             assert_eq!(notes(&path), ["start", "saved"]);
             let log = ok(&station, &["log", &id]);
-            assert!(log.contains("is ended in 1s"), "{log}");
+            has_all(&log, &["is ended in 1s"]);
             let code = raw.child.wait().expect("ends").code();
             assert_eq!(code, Some(7), "and nobody starts it again");
             drop(other);
@@ -316,7 +314,7 @@ fn what_was_not_claimed_with_requeue_is_ended_last_and_only_where_that_is_allowe
                 assert_eq!(snapshot.claims[0].announced, None);
             }
             let why = ok(&station, &["why", &waiting]);
-            assert!(why.contains("start time unknown"), "{why}");
+            has_all(&why, &["start time unknown"]);
             assert_eq!(raw.ask("launch 1"), "ok 2", "it runs on");
             drop(other);
             assert_eq!(notes(&path), ["start"]);
@@ -364,10 +362,7 @@ fn people_are_told_on_their_terminal_before_anything_is_taken() {
             .contains(&format!("for {whom}"))
     );
     let why = ok(&station, &["why", &id]);
-    assert!(
-        why.contains(&format!("announced: {id} is suspended in")),
-        "{why}"
-    );
+    has_all(&why, &[&format!("announced: {id} is suspended in")]);
     // The time approaches.
     let reminder = format!("for {whom}; to postpone: gshare keep {id}");
     terminal.wait("a reminder", SOON, |text| on_screen(text, &reminder));
@@ -378,14 +373,14 @@ fn people_are_told_on_their_terminal_before_anything_is_taken() {
         on_screen(text, &format!("gshare: {id} suspended, "))
     });
     let why = ok(&station, &["why", &id]);
-    assert!(why.contains("is not on a GPU: suspended, "), "{why}");
+    has_all(&why, &["is not on a GPU: suspended, "]);
     drop(other);
     terminal.wait("it is back", SOON, |text| {
         on_screen(text, &format!("gshare: {id} resumed"))
     });
     terminal.send("sum 0\n");
     until("contents are equal", SOON, || {
-        (terminal.text().matches(&sum).count() == 2).then_some(())
+        terminal.text().matches(&sum).count() == 2
     });
     // The log has the same.
     let log = ok(&station, &["log", &id]);
@@ -400,23 +395,20 @@ fn keep_puts_off_what_was_announced_once() {
     let (mut raw, sum) = holder(&station, &["-q", "-g", "1", "--project", "p1"]);
     let (pid, id) = (raw.pid(), claim(&station, raw.pid()).id);
     let said = refused(&station, &["keep", &id]);
-    assert!(said.contains("nothing is announced"), "{said}");
+    has_all(&said, &["nothing is announced"]);
     let other = Raw::asks(&station, &["-q", "-g", "0.9", "--project", "p2"]);
     let announced = || until("it is announced", SOON, || claim(&station, pid).announced);
     announced();
     let kept = ok(&station, &["keep", &id]);
-    assert!(
-        kept.contains(&format!("{id} keeps what it has for 2s")),
-        "{kept}"
-    );
+    has_all(&kept, &[&format!("{id} keeps what it has for 2s")]);
     until("it is taken back", SOON, || {
-        claim(&station, pid).announced.is_none().then_some(())
+        claim(&station, pid).announced.is_none()
     });
     assert!(ok(&station, &["log", &id]).contains("keeps what it has after all"));
     // Once for each waiting claim.
     announced();
     let said = refused(&station, &["keep", &id]);
-    assert!(said.contains("was already postponed once"), "{said}");
+    has_all(&said, &["was already postponed once"]);
     starts(&station, other.pid());
     settles(&station, pid, Some("suspended"));
     drop(other);
@@ -482,13 +474,10 @@ fn two_notebooks_burst_and_one_moves_beside_the_other_when_a_gpu_is_claimed() {
         let plan = until("it is said how room is made", SOON, || {
             station.snapshot().ok()?.queue.first()?.plan.clone()
         });
-        assert!(plan.contains("moves from GPU"), "{plan}");
+        has_all(&plan, &["moves from GPU"]);
         let id = station.snapshot().expect("served").queue[0].id.clone();
         let why = ok(&station, &["why", &id]);
-        assert!(
-            why.contains("room is made for it") && why.contains("it starts "),
-            "{why}"
-        );
+        has_all(&why, &["room is made for it", "it starts "]);
         until("the claim starts", SOON, || gpu_of(&station, waits.pid()));
         let beside = (gpu_of(&station, a), gpu_of(&station, b));
         assert_eq!(beside.0, beside.1, "the notebooks share a GPU");
@@ -542,7 +531,7 @@ fn both_burst_and_a_full_gpu_is_claimable(station: &Station, a: &mut Raw, b: &mu
     let early = computed();
     until("both compute", SOON, || {
         let now = computed();
-        (now[0] > early[0] && now[1] > early[1]).then_some(())
+        now[0] > early[0] && now[1] > early[1]
     });
     let (before, started) = (computed(), Instant::now());
     std::thread::sleep(BURST);
@@ -639,9 +628,7 @@ fn borrowed_gpus_go_back_to_the_project_that_is_guaranteed_them_and_its_jobs_res
         assert_eq!(place.word.as_deref(), Some("suspended"));
     }
     drop(others);
-    until("all of the first run again", SOON, || {
-        parked().is_empty().then_some(())
-    });
+    until("all of the first run again", SOON, || parked().is_empty());
     for (raw, sum) in &mut jobs {
         assert_eq!(raw.ask("sum-all"), *sum, "it goes on where it was");
     }
@@ -716,7 +703,7 @@ fn who_waits_is_told_when_an_idle_claim_makes_room_once_that_is_known() {
         let mut lines = text.lines().map(str::to_owned);
         lines.find(|l| l.contains("which is idle, is offloaded"))
     });
-    assert!(line.contains("; expected start in 59m, when c1"), "{line}");
+    has_all(&line, &["; expected start in 59m, when c1"]);
 
     // A claim on loan makes room once its minimum run time is over; before, all say so.
     let young = keys([0.1, 0.9], "countdown = \"2s\"\n").replace(
@@ -732,7 +719,7 @@ fn who_waits_is_told_when_an_idle_claim_makes_room_once_that_is_known() {
     let dry = refused(&station, &words("claim -g 0.9 --project p2 --dry-run"));
     let protected =
         "c1 (root) does not have to make room yet: its minimum run time (min-run) protects it for ";
-    assert!(dry.contains(protected) && dry.contains(until_then), "{dry}");
+    has_all(&dry, &[protected, until_then]);
     let told = station.dir().join("told");
     let mut waits = station.command();
     waits
@@ -748,7 +735,7 @@ fn who_waits_is_told_when_an_idle_claim_makes_room_once_that_is_known() {
             .map(|_| ())
     });
     let why = ok(&station, &["why", "c2"]);
-    assert!(why.contains(protected) && why.contains(until_then), "{why}");
+    has_all(&why, &[protected, until_then]);
     let queue = ok(&station, &["queue"]);
     let row = queue
         .lines()
@@ -820,7 +807,7 @@ fn an_idle_notebook_makes_room_for_a_third_and_its_next_cell_has_everything_back
     // The third is idle by now, so it is next to make room.
     let there = begun.elapsed();
     let printed = idle.run(AGAIN);
-    assert!(printed.contains("same\non\n"), "{printed}");
+    has_all(&printed, &["same\non\n"]);
     assert!(
         printed.contains("has its GPU memory back; this call waited")
             && !printed.contains("no GPU work"),
@@ -903,7 +890,7 @@ fn an_interrupt_ends_the_wait_of_a_detached_notebook_and_loses_nothing() {
     );
     hogs.clear();
     let printed = idle.run(AGAIN);
-    assert!(printed.contains("same\non\n"), "{printed}");
+    has_all(&printed, &["same\non\n"]);
 }
 
 // Idle claims that cannot be offloaded: their owners learn it at the start, and are then warned, or the claims shrunk
@@ -970,7 +957,7 @@ fn who_is_only_warned_keeps_everything_while_others_wait() {
     let mut idle = managed(&station);
     let id = claim(&station, idle.pid()).id;
     let first = says(&station, &id, "cannot be offloaded: it uses managed memory");
-    assert!(first.contains("gshare only warns you"), "{first}");
+    has_all(&first, &["gshare only warns you"]);
     let _hog = hog(&station);
     let waits = Raw::asks(&station, &["-q", "-g", "0.5"]);
     says(&station, &id, "please release what you do not need");
@@ -987,10 +974,7 @@ fn a_claim_is_made_as_small_as_what_it_uses_and_others_start() {
     let view = claim(&station, idle.pid());
     let (id, before) = (view.id, view.gpus[0].mem_request);
     let first = says(&station, &id, "cannot be offloaded");
-    assert!(
-        first.contains("its size shrinks to what it uses"),
-        "{first}"
-    );
+    has_all(&first, &["its size shrinks to what it uses"]);
     stays(&station, idle.pid(), Duration::from_secs(4));
     let _hog = hog(&station);
     let mut third = Raw::claim(&station, &["-q", "-g", "0.4"]);
@@ -999,10 +983,7 @@ fn a_claim_is_made_as_small_as_what_it_uses_and_others_start() {
     assert!((GIB..3 * GIB).contains(&mem), "{mem} of {before}");
     assert!(sm > 0.0 && sm <= 0.1, "{sm}");
     let words = says(&station, &id, "its size is now what it uses");
-    assert!(
-        words.contains(&format!("gshare resize {id} --gpu-mem")),
-        "{words}"
-    );
+    has_all(&words, &[&format!("gshare resize {id} --gpu-mem")]);
     // It lost nothing, and may still use what is free.
     assert_eq!(idle.ask("launch 1"), "ok 2");
     assert_eq!(third.ask("launch 1"), "ok 1");
@@ -1012,7 +993,7 @@ fn a_claim_is_made_as_small_as_what_it_uses_and_others_start() {
     let command: Vec<&str> = command.split(' ').collect();
     until("it has its size back", SOON, || {
         let resized = run(&station, &command);
-        resized.status.success().then_some(())
+        resized.status.success()
     });
     assert_eq!(claim(&station, idle.pid()).gpus[0].mem_request, before);
 }
@@ -1024,10 +1005,7 @@ fn a_claim_is_ended_only_where_that_lets_somebody_start_and_after_a_countdown() 
     let mut idle = managed(&station);
     let id = claim(&station, idle.pid()).id;
     let first = says(&station, &id, "cannot be offloaded");
-    assert!(
-        first.contains("its programs on the GPU are ended"),
-        "{first}"
-    );
+    has_all(&first, &["its programs on the GPU are ended"]);
     let hog = hog(&station);
     says(&station, &id, "had no GPU work for");
     // Half a GPU does not help a claim of a whole one.
@@ -1047,10 +1025,7 @@ fn a_claim_is_ended_only_where_that_lets_somebody_start_and_after_a_countdown() 
 
     let mut third = Raw::asks(&station, &["-q", "-g", "0.5"]);
     let announced = says(&station, &id, &format!("{id} will be released in 1s"));
-    assert!(
-        announced.contains(&format!("gshare keep {id}")),
-        "{announced}"
-    );
+    has_all(&announced, &[&format!("gshare keep {id}")]);
     assert!(lives(idle.pid()));
     let shown = claim(&station, idle.pid()).idle.expect("shown");
     assert_eq!(
@@ -1088,7 +1063,7 @@ fn memory_that_processes_share_is_told_too_and_an_instance_keeps_its_size() {
     let instance = Raw::claim(&station, &["-q", "-g", "0.25", "--class", "interactive"]);
     let id = claim(&station, instance.pid()).id;
     let words = says(&station, &id, "cannot be offloaded: it has a MIG instance");
-    assert!(words.contains("gshare only warns you"), "{words}");
+    has_all(&words, &["gshare only warns you"]);
 }
 
 /// A kernel started by Jupyter, with memory that cannot be saved.
@@ -1102,7 +1077,7 @@ fn a_kernel_that_is_ended_is_started_anew_by_jupyter_and_may_claim_again() {
     let mut notebook = Notebook::start(&station, &bin);
     let code = "import numpy as np\nfrom numba import cuda\nx = cuda.managed_array(1 << 20, np.int64)\nx[:] = 1\nprint('on')";
     let printed = notebook.run(code);
-    assert!(printed.contains("on"), "{printed}");
+    has_all(&printed, &["on"]);
     let view = claim(&station, notebook.pid);
     says(
         &station,
@@ -1121,5 +1096,5 @@ fn a_kernel_that_is_ended_is_started_anew_by_jupyter_and_may_claim_again() {
     // Jupyter's restart of a dead kernel.
     notebook.act(&serde_json::json!({ "do": "restart" }));
     let printed = notebook.run(code);
-    assert!(printed.contains("on"), "{printed}");
+    has_all(&printed, &["on"]);
 }

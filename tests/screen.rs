@@ -17,7 +17,7 @@ use nix::unistd::Pid;
 use support::detach::{ANYBODY, SOON_OVER, fill, holder, ready, settles, station_of};
 use support::terminal::Terminal;
 use support::{
-    GSHARE, MIB, Raw, SOON, board, board_bytes, claim, claim_of, ok, python, run, station,
+    GSHARE, MIB, Raw, SOON, board, board_bytes, claim, claim_of, has_all, ok, python, run, station,
     station_with, until,
 };
 
@@ -80,9 +80,7 @@ fn claims_appear_are_made_and_released_on_the_screen() {
     let words: Vec<&str> = shown.split_whitespace().collect();
     assert!(words.contains(&"50") && words.contains(&"2"), "{shown}");
     assert_eq!(raw.finish(), Some(0));
-    screen.wait("the row goes", SOON, |text| {
-        row(text, &id).is_none().then_some(())
-    });
+    screen.wait("the row goes", SOON, |text| row(text, &id).is_none());
 
     // n: the dialog proposes a quarter; Enter claims and holds it.
     screen.send("n");
@@ -95,9 +93,7 @@ fn claims_appear_are_made_and_released_on_the_screen() {
     let told = format!("{} is yours", held.id);
     screen.shows(&[&told, &format!("gshare env {}", held.id)], SOON);
     screen.send("\r");
-    screen.wait("the answer goes", SOON, |text| {
-        (!text.contains(&told)).then_some(())
-    });
+    screen.wait("the answer goes", SOON, |text| !text.contains(&told));
     screen.wait("its row", SOON, |text| {
         row(text, &held.id)
             .filter(|r| r.contains(" 25 "))
@@ -117,7 +113,7 @@ fn claims_appear_are_made_and_released_on_the_screen() {
     assert!(text.starts_with(&shim), "{text}");
     let service = station.snapshot().expect("served").service;
     if service.is_some_and(|s| s.cgroups) {
-        assert!(text.contains(station.cgroup_root()), "{text}");
+        has_all(&text, &[station.cgroup_root()]);
     }
 
     // x asks first: n keeps it, y releases it.
@@ -126,19 +122,13 @@ fn claims_appear_are_made_and_released_on_the_screen() {
     screen.send("x");
     screen.shows(&[&question, "y yes"], SOON);
     screen.send("n");
-    screen.wait("the question goes", SOON, |text| {
-        (!text.contains(&question)).then_some(())
-    });
+    screen.wait("the question goes", SOON, |text| !text.contains(&question));
     assert_eq!(ps(&station).len(), 1, "kept");
     screen.send("x");
     screen.shows(&[&question], SOON);
     screen.send("y");
-    until("it is released", SOON, || {
-        ps(&station).is_empty().then_some(())
-    });
-    screen.wait("its row goes", SOON, |text| {
-        row(text, &held.id).is_none().then_some(())
-    });
+    until("it is released", SOON, || ps(&station).is_empty());
+    screen.wait("its row goes", SOON, |text| row(text, &held.id).is_none());
 
     screen.send("q");
     assert_eq!(screen.ended(SOON), 0);
@@ -159,16 +149,14 @@ fn the_service_may_die_and_come_back_under_the_screen() {
         words.windows(2).any(|w| w == ["figures", "from"])
     };
     screen.wait("its last figures", SOON, |text| {
-        (text.contains("survivor") && figures_from(text)).then_some(())
+        text.contains("survivor") && figures_from(text)
     });
     station.start_service().expect("starts again");
     screen.wait("news again", LATE, |text| {
-        (text.contains("survivor") && !figures_from(text)).then_some(())
+        text.contains("survivor") && !figures_from(text)
     });
     assert_eq!(raw.finish(), Some(0));
-    screen.wait("the row goes", SOON, |text| {
-        (!text.contains("survivor")).then_some(())
-    });
+    screen.wait("the row goes", SOON, |text| !text.contains("survivor"));
     signal(&screen, Signal::SIGTERM);
     assert_eq!(screen.ended(SOON), 143);
     assert!(screen.restored());
@@ -239,7 +227,7 @@ fn the_demo_says_that_it_is_simulated_tells_its_scenes_and_cleans_up() {
     let told = screen.wait("the first caption", LATE, |text| {
         caption(text, &["SMs are idle"])
     });
-    assert!(told.contains("% busy"), "{told}");
+    has_all(&told, &["% busy"]);
     // The hog's output, at its cap; then unused GPUs, before a claim needs them.
     screen.wait("the hog", LATE, |text| {
         caption(text, &["hit its limit", "keeps its"])
@@ -289,15 +277,13 @@ fn row_says(screen: &Terminal, begins: &str, word: &str) {
     screen.wait(&format!("`{begins}` says {word}"), SOON, |text| {
         let mut rows = text.lines().filter(|l| l.starts_with(begins));
         let says = |row: &str| row.split_whitespace().any(|w| w == word);
-        rows.any(says).then_some(())
+        rows.any(says)
     });
 }
 
 /// Waits until a box is closed: until then it takes the keys.
 fn closed(screen: &Terminal, title: &str) {
-    screen.wait(&format!("{title} goes"), SOON, |text| {
-        (!text.contains(title)).then_some(())
-    });
+    screen.wait(&format!("{title} goes"), SOON, |text| !text.contains(title));
 }
 
 fn gpu(station: &Station, index: usize) -> GpuView {
@@ -338,7 +324,7 @@ fn a_claim_is_detached_attached_resized_extended_and_killed_by_keys() {
     screen.send("0.3\r");
     until("it has the other size", SOON, || {
         let part = claim(&station, pid).gpus[0].sm_request;
-        ((part - 0.3).abs() < 1e-9).then_some(())
+        (part - 0.3).abs() < 1e-9
     });
     closed(&screen, "Another size for");
     screen.send("e");
@@ -404,7 +390,7 @@ fn what_is_announced_is_put_off_by_a_key() {
     // With any row chosen: the first of the user's claims with an announcement is meant.
     screen.send("p");
     until("it is taken back", SOON, || {
-        claim(&station, pid).announced.is_none().then_some(())
+        claim(&station, pid).announced.is_none()
     });
     screen.shows(&["keeps what it has"], SOON);
     assert_eq!(claim(&station, pid).place.word, None);
@@ -432,17 +418,17 @@ fn gpus_are_drained_and_change_their_mode_by_keys() {
     row_says(&screen, "1 RTX 4090", "drained");
     yes(&mut screen, "\rD", "Undrain GPU 1");
     until("it is open again", SOON, || {
-        gpu(&station, 1).drain.is_none().then_some(())
+        gpu(&station, 1).drain.is_none()
     });
     yes(&mut screen, "\rM", "GPU 1: mps");
     until("its mode is another", Duration::from_secs(30), || {
-        (gpu(&station, 1).mode == "mps").then_some(())
+        gpu(&station, 1).mode == "mps"
     });
     assert_eq!(gpu(&station, 0).mode, "timeslice", "no other GPU's is");
     row_says(&screen, "1 RTX 4090", "mps");
     yes(&mut screen, "\rM", "GPU 1: timeslice");
     until("and back", Duration::from_secs(30), || {
-        (gpu(&station, 1).mode == "timeslice").then_some(())
+        gpu(&station, 1).mode == "timeslice"
     });
     raw.kill();
 }
@@ -480,16 +466,13 @@ fn every_screen_is_printed_once_without_a_terminal() {
         for (size, rows) in [("80x24", 24), ("120x40", 40), ("200x60", 60)] {
             let text = printed(top(&station, &["--once", "--screen", name, "--size", size]));
             assert_eq!(text.lines().count(), rows, "{text}");
-            assert!(text.contains(mark) && text.contains(" SIM"), "{text}");
+            has_all(&text, &[mark, " SIM"]);
         }
     }
     let claims = printed(top(&station, &["--once", "--screen", "2"]));
-    assert!(claims.contains("printed"), "{claims}");
+    has_all(&claims, &["printed"]);
     let health = printed(top(&station, &["--once", "--screen", "5", "--ascii"]));
-    assert!(
-        health.contains("TO FIX") && health.contains("FINE "),
-        "{health}"
-    );
+    has_all(&health, &["TO FIX", "FINE "]);
     assert!(health.is_ascii(), "{health}");
     assert_eq!(raw.finish(), Some(0));
 }
@@ -554,9 +537,9 @@ fn what_was_recorded_is_replayed() {
     };
     assert!(once(path, "overview").contains("recorded"));
     let text = once(path, "history");
-    assert!(text.contains("GPU HOURS"), "{text}");
+    has_all(&text, &["GPU HOURS"]);
     let text = once(path, "health");
-    assert!(text.contains("FINE"), "{text}");
+    has_all(&text, &["FINE"]);
     // Data that nobody requested are missing, and cannot be requested now.
     let text = once(shown, "history");
     assert!(
@@ -576,9 +559,7 @@ fn what_was_recorded_is_replayed() {
     screen.send("n\r");
     screen.shows(&["a recording cannot answer that"], SOON);
     screen.send("\x1b");
-    screen.wait("it closes", SOON, |text| {
-        (!text.contains("Hold for")).then_some(())
-    });
+    screen.wait("it closes", SOON, |text| !text.contains("Hold for"));
     screen.send("q");
     assert_eq!(screen.ended(SOON), 0);
     assert!(screen.restored());
@@ -640,16 +621,14 @@ fn all_screens_work_on_terminals_of_three_sizes_with_keys_and_mouse() {
             None
         });
         screen.send("\x1b");
-        screen.wait("it closes", SOON, |text| {
-            (!text.contains("owner ")).then_some(())
-        });
+        screen.wait("it closes", SOON, |text| !text.contains("owner "));
         screen.send("?");
         screen.shows(&["On the screens"], SOON);
         for _ in 0..3 {
             screen.send(&mouse(65, 40, 10));
         }
         screen.wait("the help scrolls", SOON, |text| {
-            (text.contains("Help") && !text.contains("On the screens")).then_some(())
+            text.contains("Help") && !text.contains("On the screens")
         });
         screen.send("q");
         screen.send("q");
@@ -751,7 +730,7 @@ fn a_lost_and_a_hanging_gpu_have_dashes_in_status_ps_and_on_every_screen() {
         for (_, name, mark) in SCREENS {
             let once = ["--once", "--screen", name, "--size", "120x40"];
             let text = printed(top(&station, &once));
-            assert!(text.contains(mark), "{text}");
+            has_all(&text, &[mark]);
             if name == "overview" {
                 let gpu = line(&text, "0 RTX").expect("its row");
                 assert!(

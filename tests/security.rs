@@ -22,7 +22,7 @@ use support::others::Others;
 use support::terminal::Terminal;
 use support::users::{Users, account, as_user, group_of, reachable};
 use support::{
-    DENIED, OPEN, Raw, SOON, all_ended, claim_of, root, station, station_with, text, until,
+    DENIED, OPEN, Raw, SOON, all_ended, claim_of, has_all, root, station, station_with, text, until,
 };
 
 // Attacks of a hostile user, with real accounts: each test is an attack that worked once. SECURITY.md has the
@@ -397,7 +397,7 @@ fn files_of_users_are_looked_at_with_their_rights() {
     };
     // A missing file, if its user can see that, means a kernel that was shut down.
     until("the user's own is seen to be gone", SOON, || {
-        (!names().contains(&"gone".to_owned())).then_some(())
+        !names().contains(&"gone".to_owned())
     });
     std::thread::sleep(Duration::from_secs(3));
     assert_eq!(names(), ["seen", "unseen"], "root looked, and told");
@@ -441,7 +441,7 @@ fn a_claim_is_no_way_out_of_a_job_or_a_container() {
             let refused = others.run(&station, uid, &all).output().expect("runs");
             let said = text(&refused);
             assert_eq!(refused.status.code(), Some(77), "{what} {words:?}: {said}");
-            assert!(said.contains(what) && said.contains("hint: "), "{said}");
+            has_all(&said, &[what, "hint: "]);
         }
         // A program there stays there, whoever names it.
         let mut inside = others.run(&station, uid, &["sleep", "1000"]);
@@ -449,7 +449,7 @@ fn a_claim_is_no_way_out_of_a_job_or_a_container() {
         let proc = format!("/proc/{}", inside.id());
         let is_theirs = || std::fs::metadata(&proc).is_ok_and(|m| m.uid() == uid);
         until("it is in, and theirs", SOON, || {
-            (others.has(inside.id()) && is_theirs()).then_some(())
+            others.has(inside.id()) && is_theirs()
         });
         let mut adopt = station.command();
         adopt.args(["adopt", &inside.id().to_string(), "-g", "0.1"]);
@@ -548,7 +548,7 @@ fn a_kernel_that_starts_again_takes_its_claim_and_leaves_no_job() {
     let mut said = String::new();
     let pipe = in_job.stderr.take().expect("piped");
     BufRead::read_line(&mut BufReader::new(pipe), &mut said).expect("read");
-    assert!(said.contains("a job of Slurm"), "{said}");
+    has_all(&said, &["a job of Slurm"]);
     assert!(others.has(in_job.id()), "it was taken out of its job");
     assert_eq!(command(), Some((id.clone(), first.id())));
     let mut second = start();
@@ -742,7 +742,7 @@ fn hostile_names_from_nvml_are_shown_plain() {
     let config = station.dir().join("gshare.toml");
     let before = std::fs::read_to_string(&config).expect("read");
     let own = format!("{:?}", lib.join("libnvidia-ml.so.1"));
-    assert!(before.contains(&own), "{before}");
+    has_all(&before, &[&own]);
     std::fs::write(&config, before.replace(&own, &format!("{hostile:?}"))).expect("written");
     station.start_service().expect("started");
     let gpus = station.snapshot().expect("served").gpus;
@@ -1191,7 +1191,7 @@ fn claims_that_wait_go_in_one_step_when_their_connection_does() {
     }
     until("all wait", Duration::from_secs(120), || {
         let queue = station.snapshot().expect("answers").queue.len();
-        (queue == WAITING).then_some(())
+        queue == WAITING
     });
     let mut other = Wire::open(&station);
     let before = written(&station);
@@ -1242,7 +1242,7 @@ fn others_see_the_program_and_its_script_but_no_further_arguments() {
     let mut child = command.spawn().expect("starts");
     until("it runs", SOON, || {
         let claims = station.snapshot().expect("answers").claims;
-        (!claims.is_empty()).then_some(())
+        !claims.is_empty()
     });
     let own = serde_json::to_string(&station.snapshot().expect("answers")).expect("JSON");
     assert!(
@@ -1255,7 +1255,7 @@ fn others_see_the_program_and_its_script_but_no_further_arguments() {
     let seen = String::from_utf8_lossy(&seen.stdout);
     let _ = child.kill();
     let _ = child.wait();
-    assert!(seen.contains("\"sh\""), "{seen}");
+    has_all(&seen, &["\"sh\""]);
     for word in ["SECRET123", "private-rate"] {
         assert!(!seen.contains(word), "{word}: {seen}");
     }

@@ -16,8 +16,8 @@ use gshare_sim_board::{Fault, ProcessSnapshot};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use support::{
-    GSHARE, Raw, SOON, all_ended, board, claim, claim_of, doctor_row, is_root, ok, root, run,
-    station_with, text, until,
+    GSHARE, Raw, SOON, all_ended, board, claim, claim_of, doctor_row, has_all, is_root, ok, root,
+    run, station_with, text, until,
 };
 
 // How GPUs are shared: one claim at a time, side by side, in instances.
@@ -42,10 +42,7 @@ fn an_exclusive_gpu_takes_one_claim_and_gives_it_all() {
         let queue = station.snapshot().ok()?.queue;
         queue.first().map(|q| q.reason.clone())
     });
-    assert!(
-        reason.contains("GPU 0 is for one claim at a time"),
-        "{reason}"
-    );
+    has_all(&reason, &["GPU 0 is for one claim at a time"]);
     drop(whole);
     assert_eq!(third.line(), "ok ready");
     let snapshot = station.snapshot().expect("served");
@@ -77,9 +74,7 @@ impl Flood {
         command.args(["__bench-gate", "flood", "spin_1ms"]);
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
         let flood = Self(child.expect("starts"));
-        until("it launches", SOON, || {
-            (flood.busy(station) > 0).then_some(())
-        });
+        until("it launches", SOON, || flood.busy(station) > 0);
         flood
     }
 
@@ -128,7 +123,7 @@ fn comes_to(station: &Station, floods: &[&Flood], what: &str, wanted: f64) {
         let got = parts(station, floods, Duration::from_millis(400));
         let all: f64 = got.iter().sum();
         println!("{what}: {got:.3?}");
-        ((got[0] / all.max(0.01) - wanted).abs() < 0.06).then_some(())
+        (got[0] / all.max(0.01) - wanted).abs() < 0.06
     });
 }
 
@@ -189,7 +184,7 @@ fn one_claim_at_work_costs_the_arbiter_nothing() {
     until("it sleeps", SOON, || {
         let before = spent();
         std::thread::sleep(Duration::from_millis(700));
-        (spent() == before).then_some(())
+        spent() == before
     });
     let got = parts(&station, &[&a, &b], Duration::from_millis(300));
     println!("{got:.3?}");
@@ -234,7 +229,7 @@ fn doctor_says_that_shares_are_not_kept_where_events_have_no_times() {
     let _other = Flood::claim(&station, "0.5");
     until("doctor says it", SOON, || {
         let (well, detail) = row();
-        (!well && detail.contains("events have no times")).then_some(())
+        !well && detail.contains("events have no times")
     });
 }
 
@@ -364,9 +359,7 @@ fn what_a_context_costs_through_mps_is_learnt_from_its_clients() {
         let output = run(station, &["doctor"]);
         String::from_utf8_lossy(&output.stdout).into_owned()
     };
-    until("it is learnt", SOON, || {
-        doctor(&station).contains(&through).then_some(())
-    });
+    until("it is learnt", SOON, || doctor(&station).contains(&through));
     let told = doctor(&station);
     assert!(
         told.contains(&learnt),
@@ -398,10 +391,7 @@ fn a_fault_reaches_the_other_owner_in_words_and_the_gpu_recovers() {
         &station,
         "c2: GPU 0: a program of c1 (ada) or c2 (bob) had a fatal fault",
     );
-    assert!(
-        words.contains("its programs on the GPU are ended"),
-        "{words}"
-    );
+    has_all(&words, &["its programs on the GPU are ended"]);
     until("both claims end", SOON, || {
         let claims = station.snapshot().ok()?.claims;
         claims
@@ -462,13 +452,13 @@ fn a_dead_server_is_noticed_and_its_claims_are_kept_by_policy() {
     until("the supervisor knows of the client", SOON, || {
         let doctor = run(&station, &["doctor"]);
         let text = String::from_utf8_lossy(&doctor.stdout).into_owned();
-        text.contains("1 server, 1 client;").then_some(())
+        text.contains("1 server, 1 client;")
     });
     let server = servers(&station).remove(0);
     assert_eq!(server.uid, ADA, "the server runs as its clients' user");
     kill(Pid::from_raw(server.pid.cast_signed()), Signal::SIGKILL).expect("killed");
     let words = said(&station, "c1: GPU 0: its MPS server died");
-    assert!(words.contains("the claim stays"), "{words}");
+    has_all(&words, &["the claim stays"]);
     until("its program has ended", SOON, || {
         ada.child.try_wait().ok().flatten()
     });
@@ -502,7 +492,7 @@ fn one_user_at_a_time_without_multi_user_and_a_program_beside_mps_is_noticed() {
     let refused = command.output().expect("runs");
     assert_eq!(refused.status.code(), Some(75));
     let text = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(text.contains("serves one user at a time"), "{text}");
+    has_all(&text, &["serves one user at a time"]);
     // A program that unsets the variable has all SMs, which is detected.
     let mut stray = station.command();
     stray
@@ -518,7 +508,7 @@ fn one_user_at_a_time_without_multi_user_and_a_program_beside_mps_is_noticed() {
     assert!(words.starts_with("c3: process"), "{words}");
     let line = format!("pid {} runs on GPU 0 outside MPS", stray.pid());
     let listed = ok(&station, &["ps"]);
-    assert!(listed.contains(&line), "{listed}");
+    has_all(&listed, &[&line]);
     drop(stray);
     // When the last client of one user is gone the other user's turn comes, with a new server.
     let first = servers(&station).remove(0);
@@ -537,7 +527,7 @@ fn a_mode_is_changed_when_the_gpu_is_empty_and_stays_over_a_restart() {
     let refused = admin(&station, &["mode", "0", "mps"]);
     assert_eq!(refused.status.code(), Some(75));
     let text = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(text.contains("GPU 0 is held by c1"), "{text}");
+    has_all(&text, &["GPU 0 is held by c1"]);
     let mut waits = station.command();
     waits.args(["admin", "mode", "0", "mps", "--wait"]);
     let mut waits = waits.stderr(Stdio::piped()).spawn().expect("starts");
@@ -581,10 +571,7 @@ fn a_mode_is_changed_when_the_gpu_is_empty_and_stays_over_a_restart() {
     assert_eq!(second.ask("sms"), "ok 32");
     let log = admin(&station, &["log"]);
     let text = String::from_utf8_lossy(&log.stdout).into_owned();
-    assert!(
-        text.contains("mode") && text.contains("mps when it is empty"),
-        "{text}"
-    );
+    has_all(&text, &["mode", "mps when it is empty"]);
     drop((through, second));
     let back = admin(&station, &["mode", "0", "timeslice", "--wait=20s"]);
     assert!(back.status.success(), "{back:?}");
@@ -631,7 +618,7 @@ fn auto_runs_batch_of_one_owner_side_by_side_and_interactive_claims_in_turns() {
     };
     said(&station, "MPS on GPU 0 is up");
     let told = doctor("auto, no claims now: mps, one user at a time: 0 servers, 0 clients");
-    assert!(told.contains("other claims take turns"), "{told}");
+    has_all(&told, &["other claims take turns"]);
     let batch = ["-g", "0.25", "--class", "batch"];
     let mut first = client(&station, 0, &batch);
     let mut second = client(&station, 0, &["-g", "0.25", "--class", "inference"]);
@@ -643,7 +630,7 @@ fn auto_runs_batch_of_one_owner_side_by_side_and_interactive_claims_in_turns() {
     assert_eq!(station.snapshot().expect("served").gpus[0].mode, "auto");
     let told = doctor("auto, now mps, one user at a time: 1 server, 2 clients;");
     let fix = "fix: to run several users side by side: [mps] multi-user = \"accept\"";
-    assert!(told.contains(fix), "{told}");
+    has_all(&told, &[fix]);
     drop((first, second));
     all_ended(&station);
     // A claim that must stay offloadable is not run through MPS, nor is one beside it.
@@ -734,9 +721,9 @@ fn a_resize_says_what_it_means_for_programs_that_run_and_sets_the_next_ones_memo
     given(32.0);
     // The program has the SMs that the driver showed it, however often its claim has changed since.
     let text = resize(&["--sm", "40"]);
-    assert!(
-        text.contains("running ones keep 32 SMs, programs started from now on get 52"),
-        "{text}"
+    has_all(
+        &text,
+        &["running ones keep 32 SMs, programs started from now on get 52"],
     );
     let listed = || {
         let listed = run(&station, &["ps"]);
@@ -744,21 +731,18 @@ fn a_resize_says_what_it_means_for_programs_that_run_and_sets_the_next_ones_memo
     };
     let ps = listed();
     let had = "has 32 of the 132 SMs of GPU 0 through MPS: 24.2 %, asked for 40.0 %";
-    assert!(ps.contains(had), "{ps}");
+    has_all(&ps, &[had]);
     let text = resize(&["--limit", "0.8"]);
-    assert!(
-        text.contains("the SM limit has no effect with MPS"),
-        "{text}"
-    );
+    has_all(&text, &["the SM limit has no effect with MPS"]);
     let text = resize(&["--gpu-mem", "10G"]);
     assert!(
         text.contains("the memory limit applies at once") && !text.contains("running ones keep"),
         "{text}"
     );
     let text = resize(&["-g", "0.5", "--gpu-mem", "12G"]);
-    assert!(
-        text.contains("running ones keep 32 SMs, programs started from now on get 66"),
-        "{text}"
+    has_all(
+        &text,
+        &["running ones keep 32 SMs, programs started from now on get 66"],
     );
     assert_eq!(
         shell.ask("sms"),
@@ -792,7 +776,7 @@ fn after_a_dead_server_a_command_is_started_again_by_policy() {
     until("the supervisor knows of both", SOON, || {
         let doctor = run(&station, &["doctor"]);
         let text = String::from_utf8_lossy(&doctor.stdout).into_owned();
-        text.contains("1 server, 2 clients").then_some(())
+        text.contains("1 server, 2 clients")
     });
     let server = servers(&station).remove(0);
     kill(Pid::from_raw(server.pid.cast_signed()), Signal::SIGKILL).expect("killed");
@@ -1010,9 +994,7 @@ fn the_simulated_program_answers_as_the_real_one() {
     for daemon in [&sim, &real] {
         until("the daemon has ended", SOON, || {
             let answer = daemon.say("get_server_list", 0);
-            answer
-                .starts_with("Cannot find MPS control daemon process")
-                .then_some(())
+            answer.starts_with("Cannot find MPS control daemon process")
         });
     }
 }

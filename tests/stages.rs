@@ -23,8 +23,8 @@ use support::notebook::{ADD, ADDED, BARE};
 use support::terminal::Terminal;
 use support::users::{Users, as_user, reachable};
 use support::{
-    DENIED, FULL, GSHARE, OPEN, Random, Raw, SOON, all_ended, claim, claim_of, detach, ok, python,
-    quick, root, run, station_with, text, tried, until, words,
+    DENIED, FULL, GSHARE, OPEN, Random, Raw, SOON, all_ended, claim, claim_of, detach, has_all, ok,
+    python, quick, root, run, station_with, text, tried, until, words,
 };
 
 // `gshare admin stage`: what gshare does in each stage, and that a change of stage affects no running program.
@@ -72,7 +72,7 @@ fn in_stage_1_claims_start_at_once_and_nothing_of_gshare_is_in_their_programs() 
     let asks = |gib| Raw::asks(&station, &["-q", "--gpu-mem", gib, "--gpu-ids", "1"]);
     let (mut large, mut small) = (asks("20G"), asks("4G"));
     let waiting = || station.snapshot().expect("served").queue.len();
-    until("both wait", SOON, || (waiting() == 2).then_some(()));
+    until("both wait", SOON, || waiting() == 2);
     let done = said(&station, &["admin", "stage", "1"]);
     assert!(done.ends_with("undo: gshare admin stage 3\n"), "{done}");
     assert!(said(&station, &["status"]).contains("stage 1 (observe)"));
@@ -103,10 +103,7 @@ fn in_stage_1_claims_start_at_once_and_nothing_of_gshare_is_in_their_programs() 
         (used >= total / 2 && plain).then_some(())
     });
     let told = said(&station, &["claim", "-g", "1", "--", "true"]);
-    assert!(
-        told.contains("stage 1 (observe): gshare only counts this claim"),
-        "{told}"
-    );
+    has_all(&told, &["stage 1 (observe): gshare only counts this claim"]);
 
     // A restart of the service keeps the stage and the claims, and no later stage limits them.
     support::restart(&mut station, Signal::SIGKILL);
@@ -170,7 +167,7 @@ fn stages_hold_by_gpu_and_by_group_and_a_lower_one_opens_limits_for_good() {
     assert_eq!(limited.ask(HALF), FULL);
     assert_eq!([observed.finish(), limited.finish()], [Some(0); 2]);
     let log = said(&station, &["admin", "log"]);
-    assert!(log.contains("stage") && log.contains("group"), "{log}");
+    has_all(&log, &["stage", "group"]);
 }
 
 /// A shell stays in the cgroup of a claim that it was put into, also after the claim's end.
@@ -272,7 +269,7 @@ fn stages_up_and_down_touch_none_of_fifty_programs() {
             _ => {}
         }
         let dry = said(&station, &[&words[..], &["--dry-run"]].concat());
-        assert!(dry.contains("no run would be treated differently"), "{dry}");
+        has_all(&dry, &["no run would be treated differently"]);
         said(&station, &words);
         for program in &mut all {
             program.goes_on(&words.join(" "));
@@ -292,9 +289,9 @@ fn in_stage_2_claims_have_limits_and_a_queue_and_nothing_is_taken() {
     let station = detach::station_that(IDLE_SOON, |_| ());
     said(&station, &["admin", "stage", "2"]);
     let told = said(&station, &["claim", "-g", "0.25", "--", "true"]);
-    assert!(
-        told.contains("does not protect it from programs without a claim"),
-        "{told}"
+    has_all(
+        &told,
+        &["does not protect it from programs without a claim"],
     );
     let flags = ["-q", "-g", "1", "--class", "interactive", "--gpu-ids"];
     let whole = |more: &[&str]| detach::holder(&station, &[&flags[..], more].concat());
@@ -314,14 +311,10 @@ fn in_stage_2_claims_have_limits_and_a_queue_and_nothing_is_taken() {
     assert_eq!(lazy.ask("sum 0"), its_sum);
     assert_eq!([idle.finish(), lazy.finish()], [Some(0); 2]);
     let (mut later, sum) = whole(&["0"]);
-    until("it is offloaded for idleness", SOON, || {
-        (now(&later) == 0).then_some(())
-    });
+    until("it is offloaded for idleness", SOON, || now(&later) == 0);
     // A lower stage restores it.
     said(&station, &["admin", "stage", "2"]);
-    until("it is back", SOON, || {
-        (now(&later) >= held[0]).then_some(())
-    });
+    until("it is back", SOON, || now(&later) >= held[0]);
     assert_eq!(later.ask("sum 0"), sum);
     assert_eq!(later.finish(), Some(0));
 }
@@ -356,7 +349,7 @@ fn in_stage_3_a_program_without_a_claim_that_takes_a_claims_memory_is_named_to_b
     let user = &claim_of(&snapshot, claim.pid()).expect("its claim").user;
     let user = format!(") of {user} has no claim and uses");
     until("the claim's owner is told", SOON, || {
-        (told(&user) && told("c1 might not get all of its")).then_some(())
+        told(&user) && told("c1 might not get all of its")
     });
     drop(bare);
     assert_eq!(claim.finish(), Some(0));
@@ -369,7 +362,7 @@ fn stages_3_and_4_are_experimental_until_the_checks_of_the_driver_have_passed() 
     let untried = "stage 3 (reclaim), experimental\n";
     assert_eq!(shown(&station), untried);
     let told = said(&station, &["admin", "stage", "3"]);
-    assert!(told.contains("gshare doctor --conformance"), "{told}");
+    has_all(&told, &["gshare doctor --conformance"]);
     let told = said(&station, &["admin", "stage", "2"]);
     assert!(!told.contains("experimental"), "{told}");
     said(&station, &["admin", "stage", "3"]);
@@ -419,10 +412,7 @@ fn stages_3_and_4_are_experimental_until_the_checks_of_the_driver_have_passed() 
     support::restart(&mut station, Signal::SIGKILL);
     assert_eq!(shown(&station), "stage 3 (reclaim)\n");
     let row = said(&station, &["doctor"]);
-    assert!(
-        row.contains("in 0 of 190 checks the driver differs"),
-        "{row}"
-    );
+    has_all(&row, &["in 0 of 190 checks the driver differs"]);
     // Another driver has to pass by itself.
     let line = station.dir().join("state/conformance");
     let text = std::fs::read_to_string(&line).expect("the line");
@@ -438,7 +428,7 @@ fn a_stage_for_later_is_announced_survives_a_restart_and_is_cancelled_by_another
     let mut station = quick("");
     let (code, text) = tried(&station, &["admin", "stage", "2", "--from", "soon"]);
     assert_eq!(code, Some(64), "{text}");
-    assert!(text.contains("such as \"Mon 08:00\""), "{text}");
+    has_all(&text, &["such as \"Mon 08:00\""]);
     let order = ["admin", "stage", "2", "--from", "Mon 08:00"];
     let done = said(&station, &order);
     assert!(
@@ -453,9 +443,9 @@ fn a_stage_for_later_is_announced_survives_a_restart_and_is_cancelled_by_another
     let shown = || said(&station, &["admin", "stage"]);
     assert!(shown().starts_with(waits), "{}", shown());
     let cancelled = said(&station, &["admin", "stage", "3"]);
-    assert!(
-        cancelled.contains("cancelled: stage 2 (opt-in) for every GPU and user from Mon "),
-        "{cancelled}"
+    has_all(
+        &cancelled,
+        &["cancelled: stage 2 (opt-in) for every GPU and user from Mon "],
     );
     assert!(!cancelled.contains("undo:"), "{cancelled}");
     assert_eq!(shown(), "stage 3 (reclaim), experimental\n");
@@ -468,7 +458,7 @@ fn a_stage_for_later_is_announced_survives_a_restart_and_is_cancelled_by_another
     said(&station, &order);
     support::restart(&mut station, Signal::SIGKILL);
     let status = said(&station, &["status"]);
-    assert!(status.contains(waits), "{status}");
+    has_all(&status, &[waits]);
     // The time comes while the service is dead.
     station.stop_service(Signal::SIGKILL).expect("killed");
     let line = station.dir().join("state/stage");
@@ -478,7 +468,7 @@ fn a_stage_for_later_is_announced_survives_a_restart_and_is_cancelled_by_another
     std::fs::write(&line, json.to_string()).expect("written");
     station.start_service().expect("starts again");
     until("it is in force", SOON, || {
-        (said(&station, &["admin", "stage"]) == "stage 2 (opt-in)\n").then_some(())
+        said(&station, &["admin", "stage"]) == "stage 2 (opt-in)\n"
     });
     let text = std::fs::read_to_string(&line).expect("the line");
     assert!(!text.contains("later"), "{text}");
@@ -494,17 +484,14 @@ fn what_the_configuration_says_of_the_stage_is_not_changed_by_the_command() {
     );
     let (code, text) = tried(&station, &["admin", "stage", "3"]);
     assert_eq!(code, Some(75), "{text}");
-    assert!(
-        text.contains("machine in [stage] in gshare.toml sets stage 2"),
-        "{text}"
-    );
+    has_all(&text, &["machine in [stage] in gshare.toml sets stage 2"]);
     let (code, text) = tried(&station, &["admin", "stage", "5"]);
     assert_eq!(code, Some(64), "{text}");
 
     let station = quick("[policy]\nunclaimed = \"observe\"\n");
     let (code, text) = tried(&station, &["admin", "stage", "4"]);
     assert_eq!(code, Some(75), "{text}");
-    assert!(text.contains("contradicts stage 4"), "{text}");
+    has_all(&text, &["contradicts stage 4"]);
     let (code, _) = tried(
         &station,
         &["admin", "stage", "2", "--group", "no-such-group"],
@@ -540,9 +527,9 @@ fn a_dry_run_names_whom_a_stage_would_affect_and_its_plan_holds_only_while_that_
     let (text, plan) = dry("2");
     let user = me();
     let line = format!("  raw_client of {user}, 1 run: would have reached its memory limit\n");
-    assert!(text.contains(&line), "{text}");
+    has_all(&text, &[&line]);
     let bare = format!("  a claim of {user} without a command, 1 run: would have had limits\n");
-    assert!(text.contains(&bare), "{text}");
+    has_all(&text, &[&bare]);
     assert!(!text.contains("could not open"), "{text}");
     let refusal = format!("  raw_client of {user}, 1 run: could not open a GPU without a claim\n");
     assert!(dry("4").0.contains(&refusal), "{}", dry("4").0);
@@ -558,15 +545,12 @@ fn a_dry_run_names_whom_a_stage_would_affect_and_its_plan_holds_only_while_that_
     all_ended(&station);
     let (code, text) = tried(&station, &["admin", "stage", "2", "--plan", &plan]);
     assert_eq!(code, Some(75), "{text}");
-    assert!(text.contains("the plan is out of date"), "{text}");
+    has_all(&text, &["the plan is out of date"]);
     let plan = dry("2").1;
     said(&station, &["admin", "stage", "2", "--plan", &plan]);
     assert_eq!(said(&station, &["admin", "stage"]), "stage 2 (opt-in)\n");
     let (text, _) = dry("2");
-    assert!(
-        text.contains("no run would be treated differently"),
-        "{text}"
-    );
+    has_all(&text, &["no run would be treated differently"]);
 }
 
 #[test]
@@ -603,7 +587,7 @@ fn a_dry_run_plays_who_would_have_waited_and_what_going_down_would_change() {
         "the first had 6 s, and the second came after one: {text}"
     );
     let limits = format!("  sleep of {user}, 1 run: would have had limits\n");
-    assert!(text.contains(&limits), "{text}");
+    has_all(&text, &[&limits]);
 
     said(&station, &["admin", "stage", "3"]);
     said(&station, &["claim", "-q", "-g", "0.5", "--", "true"]);
@@ -639,10 +623,7 @@ fn off_lifts_limits_and_filters_says_so_everywhere_and_on_ends_nothing() {
         assert_eq!(opens_other(&station, "c1"), DENIED);
     }
     let text = said(&station, &["admin", "off"]);
-    assert!(
-        text.contains("gshare is off until gshare admin on"),
-        "{text}"
-    );
+    has_all(&text, &["gshare is off until gshare admin on"]);
     assert!(text.ends_with("undo: gshare admin on\n"), "{text}");
     let (_, total) = raw.info();
     assert!(
@@ -666,7 +647,7 @@ fn off_lifts_limits_and_filters_says_so_everywhere_and_on_ends_nothing() {
         &station,
         &["claim", "-g", "0.1", "--gpu-ids", "1", "--", "true"],
     );
-    assert!(text.contains("gshare is off"), "{text}");
+    has_all(&text, &["gshare is off"]);
     // Nothing is free for anybody while no room is kept.
     assert!(json["claimable_now"].is_null(), "{json}");
     assert_eq!(json["gpus"][0]["claimable"], 0.0, "{json}");
@@ -696,9 +677,9 @@ fn off_lifts_limits_and_filters_says_so_everywhere_and_on_ends_nothing() {
 
     assert_eq!(raw.ask("launch 1"), "ok 1");
     let text = said(&station, &["admin", "on"]);
-    assert!(
-        text.contains("c1 is above its limit: it keeps what it has and gets no more"),
-        "{text}"
+    has_all(
+        &text,
+        &["c1 is above its limit: it keeps what it has and gets no more"],
     );
     assert_eq!(raw.ask("alloc 67108864"), FULL, "it may not grow");
     assert_eq!(raw.ask("launch 1"), "ok 2", "and goes on");
@@ -707,7 +688,7 @@ fn off_lifts_limits_and_filters_says_so_everywhere_and_on_ends_nothing() {
     }
     assert!(!said(&station, &["status"]).contains("OFF"));
     let log = said(&station, &["admin", "log"]);
-    assert!(log.contains("off") && log.contains("on"), "{log}");
+    has_all(&log, &["off", "on"]);
     assert_eq!(raw.finish(), Some(0));
 }
 
@@ -745,7 +726,7 @@ fn off_for_a_time_ends_by_itself_and_a_time_limit_that_is_over_meanwhile_ends_no
         "{text}"
     );
     let log = said(&station, &["log", "c1"]);
-    assert!(log.contains("Then its limits apply again"), "{log}");
+    has_all(&log, &["Then its limits apply again"]);
     assert!(
         said(&station, &["status"]).starts_with("gshare is OFF"),
         "and not before"
@@ -761,9 +742,9 @@ fn off_for_a_time_ends_by_itself_and_a_time_limit_that_is_over_meanwhile_ends_no
         &["-q", "-g", "0.25", "--gpu-ids", "0", "-t", "5s"],
     );
     let text = said(&station, &["admin", "off", "--for", "8s"]);
-    assert!(text.contains("gshare is off for 8s"), "{text}");
+    has_all(&text, &["gshare is off for 8s"]);
     until("it is on", SOON, || {
-        (!said(&station, &["status"]).contains("OFF")).then_some(())
+        !said(&station, &["status"]).contains("OFF")
     });
     assert_eq!(raw.ask("launch 1"), "ok 1");
     assert_eq!(raw.ask(MORE), FULL);
@@ -795,15 +776,15 @@ fn what_was_taken_comes_back_where_it_fits() {
             .starts_with("ok")
     );
     let text = said(&station, &["admin", "off"]);
-    assert!(text.contains("c2 is not on its GPU yet"), "{text}");
+    has_all(&text, &["c2 is not on its GPU yet"]);
     until("the first is back without a call", SOON, || {
-        (detach::on_gpus(&station, first.pid()) == held[0]).then_some(())
+        detach::on_gpus(&station, first.pid()) == held[0]
     });
     assert_eq!(first.ask("sum 0"), sum);
     assert_eq!(detach::on_gpus(&station, second.pid()), 0, "it has no room");
     assert_eq!(full.finish(), Some(0));
     until("the second is back", SOON, || {
-        (detach::on_gpus(&station, second.pid()) == held[1]).then_some(())
+        detach::on_gpus(&station, second.pid()) == held[1]
     });
     assert_eq!(second.ask("sum 0"), other);
     said(&station, &["admin", "on"]);
@@ -832,9 +813,9 @@ fn waiting_claims_start_one_by_one_where_memory_is_free_and_stay_uncounted() {
     let mut second = waits();
     queue(2);
     let text = said(&station, &["admin", "off"]);
-    assert!(
-        text.contains("c3 waits; it starts when a GPU has enough free memory"),
-        "{text}"
+    has_all(
+        &text,
+        &["c3 waits; it starts when a GPU has enough free memory"],
     );
     assert_eq!(first.line(), "ok ready", "10 of 15 GiB");
     let left = queue(1);
@@ -856,7 +837,7 @@ fn waiting_claims_start_one_by_one_where_memory_is_free_and_stay_uncounted() {
         let gpus = station.snapshot().expect("served").gpus;
         assert_eq!(gpus[0].mem_claimed, 0);
         let text = said(&station, &["env", "c2", "--json"]);
-        assert!(text.contains("made while gshare was off"), "{text}");
+        has_all(&text, &["made while gshare was off"]);
     };
     uncounted();
     assert!(
@@ -880,9 +861,7 @@ fn waiting_claims_start_one_by_one_where_memory_is_free_and_stay_uncounted() {
             &words("claim -q --nonblock -g 1 --gpu-ids 0 -- true"),
         )
     };
-    until("all is free again", SOON, || {
-        granted().status.success().then_some(())
-    });
+    until("all is free again", SOON, || granted().status.success());
 }
 
 /// State of the service when an administrator switches gshare off.
@@ -934,9 +913,7 @@ fn off_at_twenty_random_moments_opens_all_to_fifty_programs_and_on_puts_it_back(
     shell.args(["claim", "-q", "-g", "0.1", "--gpu-ids", "0", "--", "sh"]);
     let mut shell = Raw::spawn(&mut shell);
     let held = |raw: &mut Raw, shell: &mut Raw, station: &Station| {
-        until("turns are taken", SOON, || {
-            (!no_turns(station)).then_some(())
-        });
+        until("turns are taken", SOON, || !no_turns(station));
         assert_eq!(raw.ask(MORE), FULL);
         assert!(!filtered || shell.ask(&opens) == DENIED);
     };
@@ -989,7 +966,7 @@ fn off_at_twenty_random_moments_opens_all_to_fifty_programs_and_on_puts_it_back(
         );
         until("both go on", SOON, || {
             let now = floods.each_ref().map(|f| f.busy(&station));
-            (now[0] > busy[0] && now[1] > busy[1]).then_some(())
+            now[0] > busy[0] && now[1] > busy[1]
         });
         for program in &mut all {
             assert!(!program.goes_on("off"), "{moment}, {kind:?}");
@@ -1012,9 +989,7 @@ fn off_at_twenty_random_moments_opens_all_to_fifty_programs_and_on_puts_it_back(
         }
         if kind != Service::Dead {
             until("the service follows", SOON, || {
-                said(&station, &["status"])
-                    .starts_with("gshare is OFF")
-                    .then_some(())
+                said(&station, &["status"]).starts_with("gshare is OFF")
             });
             said(&station, &["admin", "on"]);
         }

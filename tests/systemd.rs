@@ -16,7 +16,9 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use support::machine::Machine;
 use support::users::{Users, as_user};
-use support::{DENIED, FULL, GSHARE, MIB, OPEN, Raw, SOON, claim_of, example, root, until, words};
+use support::{
+    DENIED, FULL, GSHARE, MIB, OPEN, Raw, SOON, claim_of, example, has_all, root, until, words,
+};
 
 // gshare on machines with a real systemd: set up, restarted, in units, removed.
 
@@ -67,7 +69,7 @@ fn set_up_restarted_and_taken_away_without_a_trace() {
     };
     let before = tree(&machine);
     let shown = machine.ok("/root/gshare setup --dry-run");
-    assert!(shown.contains("install  /usr/local/bin/gshare"), "{shown}");
+    has_all(&shown, &["install  /usr/local/bin/gshare"]);
     assert_eq!(difference(&before, &tree(&machine)), [""; 0]);
 
     refuses_where_it_cannot_work(&machine);
@@ -105,12 +107,12 @@ fn set_up_restarted_and_taken_away_without_a_trace() {
         ))
     };
     let user = caps(&machine, "user-1000.slice");
-    assert!(user.contains("MemoryMax=314572800"), "{user}");
+    has_all(&user, &["MemoryMax=314572800"]);
     assert_eq!(caps(&machine, "gshare-claims-1000.slice"), user);
     machine.ok("systemctl set-property --runtime user-1000.slice MemoryMax=200M && systemctl reload gshared");
     until("the changed limit is copied", SOON, || {
         let now = caps(&machine, "gshare-claims-1000.slice");
-        now.contains("MemoryMax=209715200").then_some(())
+        now.contains("MemoryMax=209715200")
     });
 
     // The memory controller of this machine may be on cgroup v1; then that limit cannot apply, and doctor says so.
@@ -158,10 +160,7 @@ fn set_up_restarted_and_taken_away_without_a_trace() {
         let log = machine.ok("journalctl -u gshared -o cat -n 20 --no-pager");
         log.contains("changed: memory.reserve").then_some(log)
     });
-    assert!(
-        log.contains("when the service restarts: service.tick"),
-        "{log}"
-    );
+    has_all(&log, &["when the service restarts: service.tick"]);
     machine.ok("echo nonsense >> /etc/gshare/gshare.toml && systemctl reload gshared && systemctl is-active gshared");
     machine.ok("cp /run/shipped /etc/gshare/gshare.toml && systemctl reload gshared");
 
@@ -169,7 +168,7 @@ fn set_up_restarted_and_taken_away_without_a_trace() {
     machine.ok("echo '# mine' >> /etc/gshare/gshare.toml");
     let pid = show(&machine, "gshared", "MainPID");
     let said = machine.ok("/root/gshare setup");
-    assert!(said.contains("keep     /etc/gshare/gshare.toml"), "{said}");
+    has_all(&said, &["keep     /etc/gshare/gshare.toml"]);
     let changes = |l: &str| l.starts_with("install  ") || l.starts_with("replace  ");
     assert!(!said.lines().any(changes), "{said}");
     assert_eq!(show(&machine, "gshared", "MainPID"), pid);
@@ -185,16 +184,11 @@ fn set_up_restarted_and_taken_away_without_a_trace() {
         let found = machine.run("grep -ls nvidia-cuda-mps /proc/[0-9]*/comm | wc -l");
         String::from_utf8_lossy(&found.stdout).trim().to_owned()
     };
-    until("MPS is up", SOON, || {
-        (daemons(&machine) != "0").then_some(())
-    });
+    until("MPS is up", SOON, || daemons(&machine) != "0");
 
     let said = machine.ok("gshare setup --undo");
     assert_eq!(daemons(&machine), "0", "{said}");
-    assert!(
-        said.contains("keep     /etc/gshare/gshare.toml (edited)"),
-        "{said}"
-    );
+    has_all(&said, &["keep     /etc/gshare/gshare.toml (edited)"]);
     machine.ok("rm -r /etc/gshare");
     assert_eq!(difference(&before, &tree(&machine)), [""; 0]);
     assert_eq!(show(&machine, "gshared", "LoadState"), "not-found");
@@ -275,9 +269,7 @@ fn a_claim_as_a_service_starts_stops_and_boots_like_any_other() {
     // Started without its service, it waits and says so.
     machine.ok("systemctl stop gshared && systemctl start --job-mode=ignore-dependencies vllm");
     until("it says that it waits", SOON, || {
-        journal(&machine)
-            .contains("no service yet; waiting up to")
-            .then_some(())
+        journal(&machine).contains("no service yet; waiting up to")
     });
     machine.ok("systemctl start gshared");
     let (main, class) = granted(&machine);
@@ -290,7 +282,7 @@ fn a_claim_as_a_service_starts_stops_and_boots_like_any_other() {
     );
     // Its output is in its own log, including output after the grant.
     until("its output is its own", SOON, || {
-        journal(&machine).contains("ok 0").then_some(())
+        journal(&machine).contains("ok 0")
     });
 
     // A restart of gshared does not affect it; its own restart is a new claim.
@@ -315,9 +307,7 @@ fn a_claim_as_a_service_starts_stops_and_boots_like_any_other() {
             "{pid} lives"
         );
     }
-    until("its claim has ended", SOON, || {
-        machine.claims().is_empty().then_some(())
-    });
+    until("its claim has ended", SOON, || machine.claims().is_empty());
 
     // Off and on: gshared comes first, and the service gets its claim by itself.
     machine.ok("systemctl enable --quiet vllm");
@@ -400,10 +390,7 @@ fn systemd_is_no_way_around_a_claim_and_its_silence_stalls_nobody() {
     assert_eq!(machine.claims()[0]["members"], serde_json::json!([member]));
     assert_eq!(claim("ada").status().expect("runs").code(), Some(0));
     let log = machine.ok("journalctl -u gshared -o cat --no-pager");
-    assert!(
-        log.contains("go into a cgroup tree outside systemd"),
-        "{log}"
-    );
+    has_all(&log, &["go into a cgroup tree outside systemd"]);
 
     // Users may have systemd move their programs to their own manager's units, out of the claim's cgroup: they stay
     // members, also for a restarted service, and end with the claim.
@@ -413,7 +400,7 @@ fn systemd_is_no_way_around_a_claim_and_its_silence_stalls_nobody() {
         "runuser -u ada -- {manager} AttachProcessesToUnit ssau user@1000.service / 1 {member}"
     ));
     let now = machine.ok(&format!("cat /proc/{member}/cgroup"));
-    assert!(now.contains("user@1000.service"), "{now}");
+    has_all(&now, &["user@1000.service"]);
     for start in ["", "systemctl restart gshared"] {
         machine.ok(start);
         let (free, cap) = raw.info();
@@ -432,7 +419,7 @@ fn systemd_is_no_way_around_a_claim_and_its_silence_stalls_nobody() {
     machine.ok("runuser -u ada -- gshare release c1");
     until("it ends with its claim", SOON, || {
         let lives = machine.ok(&format!("ls /proc | grep -cx {member} || true"));
-        (lives.trim() == "0" && machine.claims().is_empty()).then_some(())
+        lives.trim() == "0" && machine.claims().is_empty()
     });
     raw.kill();
 }
@@ -497,7 +484,7 @@ fn the_package_installs_upgrades_and_goes() {
         assert!(there, "{path} is not in the package: {list}");
     }
     let said = machine.ok("gshare setup");
-    assert!(said.contains("installed from a package"), "{said}");
+    has_all(&said, &["installed from a package"]);
     let refused = machine.run("gshare setup --undo");
     assert_eq!(refused.status.code(), Some(64));
 
@@ -545,7 +532,7 @@ fn the_package_installs_upgrades_and_goes() {
     );
     until("it says what is wrong", SOON, || {
         let log = machine.ok("journalctl -u gshared -o cat -n 12 --no-pager");
-        log.contains("cannot open the journal").then_some(())
+        log.contains("cannot open the journal")
     });
     assert_eq!(machine.ok("cat /root/precious"), "precious");
     machine.ok(
@@ -958,10 +945,7 @@ fn the_desktop_survives_deny_and_cron_at_and_ssh_are_stopped() {
     for place in ["user.slice", "cron.service", "atd.service"] {
         assert!(row.contains(place), "{place}: {row}");
     }
-    assert!(
-        row.contains(&format!("exempt: {scope}, user@1001.service")),
-        "{row}"
-    );
+    has_all(&row, &[&format!("exempt: {scope}, user@1001.service")]);
 
     // The desktop's program and its session live on, and later programs of the session have the GPUs too.
     let ask = |name: &str, line: &str, lines: usize| {
@@ -1167,9 +1151,7 @@ fn the_demo(machine: &Machine) -> String {
     let mut demo = demo.stdin(Stdio::piped()).spawn().expect("nsenter runs");
     until("the demo's screen", Duration::from_secs(60), || {
         let screen = std::fs::read(machine.path("/tmp/screen")).unwrap_or_default();
-        String::from_utf8_lossy(&screen)
-            .contains("FREE NOW")
-            .then_some(())
+        String::from_utf8_lossy(&screen).contains("FREE NOW")
     });
     let said = within("demo", start, 30);
     machine.ok("cp -f /tmp/gshare-*/sim/lib/* /opt/sim/lib/ && ldconfig");
@@ -1229,11 +1211,7 @@ fn the_wheel(machine: &Machine) -> String {
         .spawn()
         .expect("nsenter runs");
     until("the service answers", SOON, || {
-        machine
-            .run(&ada("venv/bin/gshare status"))
-            .status
-            .success()
-            .then_some(())
+        machine.run(&ada("venv/bin/gshare status")).status.success()
     });
     let claim = "venv/bin/gshare claim -q -g 0.25 -- python3 /opt/tries.py";
     assert_eq!(machine.ok(&ada(claim)), LIMITED);

@@ -32,40 +32,24 @@ const WEEK: u64 = 7 * DAY;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Config {
-    /// `[service]`
     pub service: Service,
-    /// `[driver]`
     pub driver: Driver,
-    /// `[devices]`
     pub devices: Devices,
-    /// `[memory]`
     pub memory: Memory,
-    /// `[defaults]`
     pub defaults: Defaults,
-    /// `[claims]`
     pub claims: Claims,
-    /// `[advice]`
     pub advice: Advice,
     /// `[class]`: priority, preemption and rules by the hour.
     #[serde(rename = "class", with = "crate::classes")]
     pub classes: Classes,
-    /// `[idle]`
     pub idle: Idle,
-    /// `[sizes]`
     pub sizes: Sizes,
-    /// `[reclaim]`
     pub reclaim: Reclaim,
-    /// `[cgroup]`
     pub cgroup: Cgroup,
-    /// `[admin]`
     pub admin: Admin,
-    /// `[history]`
     pub history: History,
-    /// `[metrics]`
     pub metrics: Metrics,
-    /// `[privacy]`
     pub privacy: Privacy,
-    /// `[containers]`
     pub containers: Containers,
     /// `[quotas]`, by party.
     #[serde(with = "crate::quotas")]
@@ -73,17 +57,11 @@ pub struct Config {
     /// `[gpu]`, by index, UUID or `all`.
     #[serde(rename = "gpu")]
     pub gpus: BTreeMap<String, GpuKeys>,
-    /// `[mps]`
     pub mps: Mps,
-    /// `[stage]`
     pub stage: StageKeys,
-    /// `[slurm]`
     pub slurm: Slurm,
-    /// `[policy]`
     pub policy: Policy,
-    /// `[detach]`
     pub detach: Detach,
-    /// `[launch]`
     pub launch: Launch,
     /// `[projects]`, by name.
     pub projects: BTreeMap<String, Project>,

@@ -44,16 +44,12 @@ pub const SHIPPED: &str = include_str!("../gshare.toml");
 /// Why a configuration cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// The file could not be read.
     #[error("cannot read {}", path.display())]
     Unreadable {
-        /// File.
         path: PathBuf,
-        /// Cause.
         #[source]
         source: io::Error,
     },
-    /// The file has problems; all of them, in order.
     #[error("{}", list(.0))]
     Invalid(Vec<Problem>),
 }
@@ -65,10 +61,6 @@ fn list(problems: &[Problem]) -> String {
 
 impl Config {
     /// The configuration for a service of this mode: its file if it exists, otherwise the defaults.
-    ///
-    /// # Errors
-    ///
-    /// When the file cannot be read or is not valid.
     pub fn load(mode: Mode) -> Result<Self, ConfigError> {
         let Some(path) = mode.file() else {
             return Ok(Self::default());
@@ -84,9 +76,6 @@ impl Config {
     }
 
     /// The configuration of one file, which must exist.
-    ///
-    /// # Errors
-    /// When the file cannot be read or is not valid.
     pub fn load_file(path: &Path) -> Result<Self, ConfigError> {
         let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Unreadable {
             path: path.to_owned(),

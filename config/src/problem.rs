@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 /// One thing that is wrong with a configuration file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// File.
     pub file: PathBuf,
     /// Line, from 1.
     pub line: usize,

@@ -16,7 +16,6 @@ use crate::form::{ClaimSize, ClassWord, Form as _, Limit, Optional, Sm, SomeMemo
 use crate::problem::Problem;
 use crate::read::read;
 
-/// Name of the file.
 pub const PROJECT_FILE: &str = ".gshare.toml";
 
 /// Defaults of one project; the command line overrides them.
@@ -53,9 +52,7 @@ pub struct ProjectDefaults {
 /// A file that was found but not read, because another user could have written it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IgnoredFile {
-    /// File.
     pub path: PathBuf,
-    /// Its owner.
     pub owner: u32,
 }
 
@@ -72,9 +69,6 @@ pub struct ProjectFile {
 
 impl ProjectDefaults {
     /// Reads the text of a file; `file` is only named in problems.
-    ///
-    /// # Errors
-    /// All problems, in the order of the file.
     pub fn check(text: &str, file: &Path) -> Result<Self, Vec<Problem>> {
         read(text, file, "", &[], |_, _| {})
     }
@@ -83,10 +77,6 @@ impl ProjectDefaults {
 impl ProjectFile {
     /// The nearest file from `start` upwards, up to the home directory (or the root, outside it), that belongs to
     /// this user or to root.
-    ///
-    /// # Errors
-    ///
-    /// When that file cannot be read or is not valid.
     pub fn find(start: &Path) -> Result<Self, ConfigError> {
         let home = BaseDirs::new().map(|b| b.home_dir().to_owned());
         Self::find_below(start, home.as_deref(), Uid::effective().as_raw())

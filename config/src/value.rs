@@ -40,10 +40,6 @@ pub fn limit(text: &str) -> Result<Share, String> {
 }
 
 /// The size of a claim: a fraction of one GPU such as `0.5`, or whole GPUs such as `2`.
-///
-/// # Errors
-///
-/// When it is neither.
 pub fn gpus(text: &str) -> Result<Share, String> {
     let share: Share = text.parse().map_err(|e: UnitError| e.to_string())?;
     Size::from_share(share).map_err(|e| e.to_string())?;
@@ -51,9 +47,6 @@ pub fn gpus(text: &str) -> Result<Share, String> {
 }
 
 /// The size of a claim: a part of one GPU (`0.5`), whole GPUs (`2`) or parts of several (`2x0.5`).
-///
-/// # Errors
-/// When it is none of these.
 pub fn claim_size(text: &str) -> Result<Size, String> {
     text.parse()
 }
@@ -99,10 +92,6 @@ pub fn time(text: &str) -> Result<Duration, String> {
 }
 
 /// A number above 0 in thousandths, up to 64: GPUs of a guarantee, or a weight.
-///
-/// # Errors
-///
-/// When it is not such a number.
 pub fn milli(text: &str) -> Result<u32, String> {
     let bad = || format!("`{text}` is not a number above 0 and up to 64, such as 1.5");
     let number: f64 = text.trim().parse().map_err(|_| bad())?;

@@ -77,42 +77,26 @@ impl Step {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CheckpointError {
-    /// The engine could not be started, or could not use the driver.
     #[error("the checkpoint engine cannot start: {0}")]
     NoEngine(String),
-    /// The driver is older than CUDA 12.8.
     #[error("this driver cannot checkpoint processes (needs release 570 or later)")]
     NoSuchDriver,
-    /// The driver refused.
     #[error("{call} on process {pid} failed: {name} ({code})")]
     Call {
-        /// The function.
         call: &'static str,
-        /// The process.
         pid: i32,
-        /// `CUresult`.
         code: i32,
-        /// The driver's name for it.
         name: String,
     },
-    /// No answer in time. The engine was ended; the target process may still finish the step.
+    /// The engine was ended; the target process may still finish the step.
     #[error("{call} on process {pid} did not end within {} s", patience.as_secs_f32())]
     TimedOut {
-        /// The function.
         call: &'static str,
-        /// The process.
         pid: i32,
-        /// The time waited.
         patience: Duration,
     },
-    /// The engine died before it answered.
     #[error("the checkpoint engine died during {call} on process {pid}")]
-    Died {
-        /// The function.
-        call: &'static str,
-        /// The process.
-        pid: i32,
-    },
+    Died { call: &'static str, pid: i32 },
 }
 
 /// `CUDA_ERROR_OUT_OF_MEMORY`.

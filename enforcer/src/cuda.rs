@@ -18,34 +18,20 @@ pub use sys::{Buffer, Context, Driver, Function};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CudaError {
-    /// The library could not be loaded.
     #[error("cannot load {}: {why}", library.display())]
-    Load {
-        /// The library.
-        library: PathBuf,
-        /// The loader's message.
-        why: String,
-    },
-    /// The library lacks a function.
+    Load { library: PathBuf, why: String },
     #[error("the driver has no {0}")]
     Missing(&'static str),
-    /// A call returned an error.
     #[error("{call} failed: {name} ({code})")]
     Call {
-        /// The function.
         call: &'static str,
-        /// `CUresult`.
         code: i32,
-        /// The driver's name for it, such as `CUDA_ERROR_OUT_OF_MEMORY`.
         name: String,
     },
-    /// The driver shows no such GPU.
     #[error("the driver shows no GPU {0}")]
     NoGpu(String),
-    /// NVML failed.
     #[error("cannot ask NVML for this process's memory")]
     Nvml(#[source] nvml_wrapper::error::NvmlError),
-    /// NVML does not report this process's memory.
     #[error("NVML does not report what a process uses on {0}")]
     Untold(String),
 }

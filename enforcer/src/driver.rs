@@ -39,7 +39,6 @@ const FOREIGN: &str = "for another processor";
 pub enum Library {
     /// The CUDA driver API.
     Cuda,
-    /// NVML.
     Nvml,
 }
 
@@ -83,7 +82,6 @@ pub struct Installed {
     if looked.is_empty() { "nothing".to_owned() } else { looked.join(", ") }
 )]
 pub struct NotFound {
-    /// The library.
     pub library: Library,
     /// The places, each with its error.
     pub looked: Vec<String>,

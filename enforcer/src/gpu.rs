@@ -26,24 +26,14 @@ pub use observer::{Divider, Health, Observer, ObserverConfig};
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum GpuError {
-    /// NVML could not be loaded or initialised (yet).
     #[error("no reading of the GPUs: {reason}")]
-    Unavailable {
-        /// The reason, with the library that was tried.
-        reason: String,
-    },
-    /// No answer in time.
+    Unavailable { reason: String },
     #[error("the GPU observer gave no reading within {waited:?}")]
-    Timeout {
-        /// The time waited.
-        waited: Duration,
-    },
-    /// The observer has ended.
+    Timeout { waited: Duration },
     #[error("the GPU observer has stopped")]
     Stopped,
 }
 
-/// State of a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GpuState {
     /// It answers.
@@ -81,7 +71,6 @@ pub struct GpuSample {
 /// Hardware counters, averaged since the previous sample.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Gpm {
-    /// Source of the counters.
     pub source: CounterSource,
     /// SM activity in percent.
     pub sm_active: Option<f64>,
@@ -122,9 +111,7 @@ pub struct GpuReading {
     pub pci_bus_id: Option<String>,
     /// Compute capability, major and minor.
     pub compute_capability: Option<(i32, i32)>,
-    /// Number of SMs.
     pub sm_count: Option<u32>,
-    /// Whether it supports GPM.
     pub gpm_supported: Option<bool>,
     /// Whether a screen is connected.
     pub display_active: Option<bool>,
@@ -167,7 +154,6 @@ pub struct MigReading {
     pub ci: u32,
     /// Its first memory slice; `None` if this process may not ask.
     pub start: Option<u32>,
-    /// Number of SMs.
     pub sm_count: Option<u32>,
     /// Compute slices, of it and of the whole GPU.
     pub slices: Option<(u32, u32)>,

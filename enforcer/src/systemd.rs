@@ -51,23 +51,16 @@ const CAPS: [&str; 14] = [
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum SystemdError {
-    /// The machine was not booted with systemd.
     #[error("systemd is not running here ({BOOTED} is missing)")]
     NotBooted,
-    /// The bus does not answer.
     #[error("systemd cannot be reached: {0}")]
     NoBus(String),
-    /// It refused, or failed.
     #[error("systemd cannot {verb} {unit}: {why}")]
     Refused {
-        /// The request.
         verb: &'static str,
-        /// The unit.
         unit: String,
-        /// Its answer.
         why: String,
     },
-    /// No answer in time.
     #[error("systemd does not answer within {0:?}")]
     Silent(Duration),
 }
@@ -116,9 +109,6 @@ pub fn booted() -> bool {
 
 impl Systemd {
     /// Starts the thread and checks that systemd answers.
-    ///
-    /// # Errors
-    /// [`SystemdError::NotBooted`] or [`SystemdError::NoBus`].
     pub fn connect() -> Result<Self, SystemdError> {
         if !booted() {
             return Err(SystemdError::NotBooted);
@@ -144,9 +134,6 @@ impl Systemd {
 
     /// Makes sure that a slice is active; returns the kernel's name of its cgroup. It gets the caps of the slice
     /// `like`, if given.
-    ///
-    /// # Errors
-    /// [`SystemdError`].
     pub fn slice(
         &self,
         name: String,
@@ -161,9 +148,6 @@ impl Systemd {
 
     /// Makes sure that a unit is active whose cgroup gshare may divide; returns the kernel's name of the cgroup. An
     /// idle process keeps it: systemd removes empty cgroups.
-    ///
-    /// # Errors
-    /// [`SystemdError`].
     pub fn home(
         &self,
         name: String,

@@ -58,7 +58,6 @@ impl Fake {
         }
     }
 
-    /// An observer and its samples.
     fn observe(&self) -> (Observer, mpsc::Receiver<GpuSample>) {
         let (sample_tx, sample_rx) = mpsc::channel();
         let observer = Observer::spawn(self.config(), move |sample| {

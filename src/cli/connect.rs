@@ -182,10 +182,6 @@ pub(crate) fn patience() -> Duration {
 }
 
 /// A new connection to a service that went away, once it is back; `None` if that is after `until`.
-///
-/// # Errors
-///
-/// When signals cannot be set up.
 pub(crate) fn again(
     flag: Option<&Path>,
     until: Instant,

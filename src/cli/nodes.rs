@@ -33,7 +33,6 @@ const SYSTEM_LIST: &str = "/etc/gshare/nodes";
 /// The state of a machine, and the content of a status file.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 struct Node {
-    /// Its name.
     host: String,
     /// Time, Unix milliseconds.
     taken_ms: u64,

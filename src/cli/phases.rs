@@ -28,9 +28,6 @@ pub(crate) struct Phases {
 
 impl Phases {
     /// Appends this as one line of JSON.
-    ///
-    /// # Errors
-    /// When the file cannot be written.
     pub(crate) fn append(&self, path: &Path) -> Result<(), Failure> {
         let write = || -> std::io::Result<()> {
             let mut line = serde_json::to_string(self)?;

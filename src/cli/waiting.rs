@@ -57,10 +57,6 @@ impl Waiting {
     }
 
     /// Shows the claim's place, if it has changed.
-    ///
-    /// # Errors
-    ///
-    /// When signals cannot be set up.
     pub(crate) fn show(&mut self, queued: &Queued) -> Result<(), Failure> {
         if self.watch.is_none() {
             self.watch = Some(Watch::start(queued.id.clone(), self.quiet)?);
@@ -98,10 +94,6 @@ impl Waiting {
     }
 
     /// Ends the wait: restores signals, removes the line of progress.
-    ///
-    /// # Errors
-    ///
-    /// When the signal mask cannot be restored.
     pub(crate) fn end(&mut self) -> Result<(), Failure> {
         if let Some(mut state) = self.lock() {
             state.clear();

@@ -16,7 +16,6 @@ pub const INTERNAL: u8 = 70;
 pub const STORAGE: u8 = 74;
 /// Not available now, or not within the wait.
 pub const NOT_AVAILABLE: u8 = 75;
-/// Not permitted.
 pub const NOT_PERMITTED: u8 = 77;
 /// The configuration is not valid.
 pub const CONFIG: u8 = 78;
@@ -29,7 +28,6 @@ pub const NOT_FOUND: u8 = 127;
 /// A failure of a command, shown as `gshare: <message>` and `hint: <hint>`.
 #[derive(Debug)]
 pub struct Failure {
-    /// Exit code.
     pub code: u8,
     /// What failed and why: lower case, no full stop. Empty prints nothing.
     pub message: String,

@@ -23,9 +23,6 @@ pub(crate) fn failure(failure: &Failure) {
 }
 
 /// Text on stdout.
-///
-/// # Errors
-/// When stdout cannot be written.
 pub(crate) fn print(text: &str) -> Result<(), Failure> {
     let mut stdout = io::stdout().lock();
     stdout.write_all(text.as_bytes())?;
@@ -34,9 +31,6 @@ pub(crate) fn print(text: &str) -> Result<(), Failure> {
 }
 
 /// An empty screen for what is printed next, where stdout is a terminal.
-///
-/// # Errors
-/// When stdout cannot be written.
 pub(crate) fn clear() -> Result<(), Failure> {
     match io::stdout().is_terminal() {
         true => print("\x1b[H\x1b[2J"),
@@ -45,9 +39,6 @@ pub(crate) fn clear() -> Result<(), Failure> {
 }
 
 /// One JSON value on stdout: indented on a terminal, one line elsewhere.
-///
-/// # Errors
-/// When stdout cannot be written.
 pub(crate) fn json(value: &impl Serialize) -> Result<(), Failure> {
     print(&json_text(value, io::stdout().is_terminal())?)
 }

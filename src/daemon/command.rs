@@ -156,7 +156,6 @@ pub(crate) enum RuleCommand {
 /// Which claims are restored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Which {
-    /// All of them.
     All,
     /// Those of stages 1 and 2.
     Observed,
@@ -228,7 +227,6 @@ pub(crate) enum EndCommand {
     Requeue { id: ClaimId, why: String },
     /// Keep a claim whose command has ended.
     Hold(ClaimId),
-    /// End a claim.
     End {
         id: ClaimId,
         cause: Cow<'static, str>,

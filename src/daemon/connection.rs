@@ -12,7 +12,6 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc};
 /// Maximum number of unread queue places for a client; more are not sent.
 pub(crate) const UNREAD_PLACES: usize = 16;
 
-/// Number of a connection.
 pub(crate) type ConnId = u64;
 
 /// A line to send, with descriptors.

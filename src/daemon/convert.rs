@@ -4,31 +4,15 @@ use std::time::Duration;
 
 use gshare_config::Wait as DefaultWait;
 use gshare_core::{Bytes, Class, ModeWish, Request, Share, Size};
-use gshare_enforcer::proc::{self, ProcessKey};
+use gshare_enforcer::proc;
 use gshare_proto::{ClaimSpec, CommandLine, ErrorCode, SignalSpec, Wait, WireError, messages};
 use nix::sys::signal::Signal;
 
 use super::gpu::Gpus;
-use super::journal::{ClaimRecord, OriginRecord, ProcessRecord, TermsRecord};
+use super::journal::{ClaimRecord, OriginRecord, TermsRecord};
 use super::peer::Peer;
 use super::world::World;
 use crate::figures;
-
-/// The core's key of a journaled process.
-pub(crate) fn key(record: ProcessRecord) -> ProcessKey {
-    ProcessKey {
-        pid: record.pid,
-        start_ticks: record.start_ticks,
-    }
-}
-
-/// The journal's record of a process.
-pub(crate) fn record(key: ProcessKey) -> ProcessRecord {
-    ProcessRecord {
-        pid: key.pid,
-        start_ticks: key.start_ticks,
-    }
-}
 
 /// Longest time limit, and the longest extension at once, in seconds: a year.
 pub(crate) const MOST_S: u64 = 366 * 86_400;
@@ -140,7 +124,7 @@ pub(crate) fn request(
         class: class.name().to_owned(),
         command: spec.command.to_vec().into(),
         // A held claim without a command has no process.
-        process: (!spec.hold || !spec.command.is_empty()).then(|| record(process)),
+        process: (!spec.hold || !spec.command.is_empty()).then_some(process),
         terms: TermsRecord {
             hold: spec.hold,
             ends_ms: None,

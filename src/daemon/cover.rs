@@ -259,10 +259,6 @@ fn is_sign(bind: &Bind) -> bool {
 }
 
 /// The process that makes the mounts; its standard input is the mount namespace.
-///
-/// # Errors
-///
-/// What could not be done.
 pub fn cover(arguments: &[String]) -> anyhow::Result<()> {
     let bind = |[from, device, inode, on]: &[String; 4]| -> anyhow::Result<Bind> {
         Ok(Bind {

@@ -591,7 +591,7 @@ mod tests {
         let mut scene = Scene::of(1);
         let own = proc::key(std::process::id().cast_signed()).expect("it lives");
         let live = scene.claim(1, 0);
-        live.record.process = Some(crate::daemon::convert::record(own));
+        live.record.process = Some(own);
         live.ending = Some(Ending {
             kill_at: kill_in.map(|time| Instant::now() + time),
             ..Ending::killing("released", all)

@@ -17,7 +17,6 @@ use super::world::World;
 /// Hidden first argument of that process.
 pub const ENGINE_ARGUMENT: &str = "__checkpoint-engine";
 
-/// State of the levers.
 #[derive(Debug)]
 pub(crate) struct LeverState {
     /// `None` without a driver.

@@ -105,7 +105,6 @@ pub(crate) enum Fact {
     Notebooks { uid: u32, seen: Vec<Seen> },
     /// The service is about to write a line into the output of a kernel.
     NotebookLine {
-        /// The kernel's process.
         pid: i32,
         /// When it started.
         start_ticks: u64,
@@ -121,10 +120,7 @@ pub(crate) enum Fact {
     /// The core has made a step.
     Decided(Decided),
     /// A claim has got its GPU.
-    Granted {
-        /// Time that it waited.
-        waited: Duration,
-    },
+    Granted { waited: Duration },
     /// A claim has ended.
     Ended {
         /// Allocations refused at its cap.

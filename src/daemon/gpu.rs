@@ -203,7 +203,6 @@ pub(crate) struct Released {
     pub(super) boot: String,
 }
 
-/// Released GPUs by index.
 pub(crate) type ReleasedGpus = BTreeMap<usize, Released>;
 
 /// A reading older than this is not current.
@@ -221,9 +220,7 @@ pub(crate) struct Gpus {
     pub(crate) drains: BTreeMap<String, DrainRecord>,
     /// GPUs whose instances are being made or removed.
     pub(crate) dividing: BTreeSet<usize>,
-    /// Released GPUs.
     pub(crate) released: ReleasedGpus,
-    /// MPS daemons.
     pub(crate) mps: Daemons,
 }
 

@@ -35,7 +35,7 @@ use super::peer::Peer;
 use super::policy::adopt;
 use super::reasons;
 use super::world::World;
-use super::{bound, convert, die, ending, gpus, mps, off, policy, slurm, stage, turns, whose};
+use super::{bound, die, ending, gpus, mps, off, policy, slurm, stage, turns, whose};
 use crate::clock::{millis, unix_ms};
 
 /// Time spent in each phase, in microseconds.
@@ -376,13 +376,10 @@ pub(crate) fn join(
         // The journal must know the process only if descent determines membership.
         None => {
             let mut record = live.record.clone();
-            record
-                .runs
-                .joined
-                .retain(|p| proc::key(p.pid) == Some(convert::key(*p)));
-            let joined = convert::record(process);
-            if !record.runs.joined.contains(&joined) {
-                record.runs.joined.push(joined);
+            let joined = &mut record.runs.joined;
+            joined.retain(|p| proc::key(p.pid) == Some(*p));
+            if !joined.contains(&process) {
+                joined.push(process);
             }
             with.journal
                 .put(&record)

@@ -57,7 +57,6 @@ pub(super) struct Kept {
 pub(crate) enum Ask {
     /// Lines over time.
     History(HistorySpec),
-    /// A report.
     Report(ReportSpec),
     /// Data stored about the caller, from a position on.
     Stored(Option<StoredPlace>),

@@ -35,7 +35,6 @@ pub(crate) struct Host {
     pub(crate) helpers: Helpers,
     /// Shares of GPU time.
     pub(crate) gates: Option<Gates>,
-    /// Names of users.
     pub(crate) names: Names,
     pub(crate) driver: Driver,
     pub(crate) fences: Fences,

@@ -12,7 +12,6 @@ use gshare_proto::{Identity as View, Named, ProcessView, UnclaimedView};
 
 use super::command::Command;
 use super::container_names::{self, names_in};
-use super::convert;
 use super::fact::Fact;
 use super::live::Live;
 use super::names::Names;
@@ -117,7 +116,7 @@ impl Identity {
             let others = on_gpus.remove(id).unwrap_or_default();
             let mut found = View::default();
             self.look_into(*id, live, &others);
-            for process in command.map(convert::key).into_iter().chain(others) {
+            for process in command.into_iter().chain(others) {
                 identity::merge(&mut found, &self.face(process).identity);
             }
             identity::merge(&mut found, &identity::of_command(&live.record.command));

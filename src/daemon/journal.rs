@@ -17,7 +17,7 @@ use gshare_core::ClaimId;
 use gshare_core::machine::Kept;
 use rusqlite::{Connection, OptionalExtension, params};
 
-pub(crate) use admin::{DrainRecord, QuotaRecord};
+pub(crate) use admin::DrainRecord;
 use file::{DOCUMENT, FORMAT, put_meta, signed};
 pub(crate) use file::{Journal, JournalError};
 pub(crate) use health::{Store, XidRecord};
@@ -28,18 +28,13 @@ pub(crate) use past::{Ended, ended_since, running};
 #[cfg(test)]
 pub(crate) use records::RunsRecord;
 pub(crate) use records::{
-    BehalfRecord, ClaimRecord, KernelRecord, OriginRecord, ProcessRecord, SampleRecord,
-    SliceRecord, TermsRecord,
+    BehalfRecord, ClaimRecord, KernelRecord, OriginRecord, SampleRecord, SliceRecord, TermsRecord,
 };
 
 /// File name in the state directory.
 pub(crate) const FILE: &str = "gshare.db";
 
 /// Opens it read-only, beside the task that writes it.
-///
-/// # Errors
-///
-/// When it cannot be read.
 pub(crate) fn reader(path: &Path) -> rusqlite::Result<Connection> {
     Connection::open_with_flags(path, rusqlite::OpenFlags::SQLITE_OPEN_READ_ONLY)
 }
@@ -390,7 +385,6 @@ fn has_samples(journal: &Journal) -> Result<bool, JournalError> {
     Ok(tables > 0)
 }
 
-/// Changes of the queue.
 #[derive(Debug, Default)]
 pub(crate) struct QueueChanges {
     pub(crate) waiting: Vec<ClaimRecord>,
@@ -423,6 +417,8 @@ fn write(db: &Connection, claim: &ClaimRecord, waits: bool) -> Result<(), Journa
 
 #[cfg(test)]
 pub(super) mod tests {
+    use gshare_enforcer::proc::ProcessKey;
+
     use super::*;
 
     pub(in crate::daemon::journal) fn claim(id: u64) -> ClaimRecord {
@@ -434,7 +430,7 @@ pub(super) mod tests {
             class: "batch".into(),
             command: vec!["true".into()].into(),
             granted_ms: 5,
-            process: Some(ProcessRecord {
+            process: Some(ProcessKey {
                 pid: 1,
                 start_ticks: 2,
             }),

@@ -14,7 +14,7 @@ use super::journal::ClaimRecord;
 use super::peer::Peer;
 use super::strict::{Strict, field, is_launcher};
 use super::world::World;
-use super::{bound, convert, die};
+use super::{bound, die};
 
 /// Moves the launcher into its claim, and answers what it must do.
 pub(crate) fn launch(world: &World<'_>, peer: &Peer, launch: &Launch, out: &Sender) {
@@ -59,7 +59,7 @@ fn plan(world: &World<'_>, peer: &Peer, id: ClaimId) -> Result<Plan, (&'static s
     if live.record.uid != peer.uid {
         return Err(denied(format!("{id} is not yours")));
     }
-    if live.ending.is_some() && live.record.process.map(convert::key) != Some(process) {
+    if live.ending.is_some() && live.record.process != Some(process) {
         return Err(("ended", format!("{id} is ending")));
     }
     let cgroup = live.cgroup.as_ref();

@@ -95,7 +95,7 @@ pub(crate) fn kernel_again(
     };
     let (&id, live) = with.claims.iter().find(|(_, live)| of_it(live))?;
     let (mut record, alive) = (live.record.clone(), live.command_alive);
-    record.process = peer.process.map(convert::record);
+    record.process = peer.process;
     record.origin.kernel = Some(kernel.clone().into());
     let adopted = grant::adopt_command(with, id, peer);
     let adopted = adopted.and_then(|()| Ok(with.journal.put(&record)?));

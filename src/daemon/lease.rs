@@ -12,7 +12,7 @@ use super::claims::Claims;
 use super::command::{Command, EndCommand};
 use super::convert::MOST_S;
 use super::find::find;
-use super::journal::{ClaimRecord, Journal, JournalError, ProcessRecord};
+use super::journal::{ClaimRecord, Journal, JournalError};
 use super::live::Ending;
 use super::order::Order;
 use super::peer::Peer;
@@ -122,7 +122,7 @@ pub(crate) fn over(world: &World<'_>, id: ClaimId) -> Vec<Command> {
     };
     let grace = world.config.claims.lease_grace;
     let holders = whose::holders(world, id);
-    let command = live.record.process.map(super::convert::key);
+    let command = live.record.process;
     let mut out = vec![Command::Ends(EndCommand::LeaseEnded {
         id,
         stopped: command.is_some_and(|c| holders.contains(&c)),
@@ -192,8 +192,9 @@ pub(crate) fn lease_of(
     start_ticks: u64,
 ) -> Reply {
     let own = |record: &ClaimRecord| {
-        let same = |p: ProcessRecord| p.pid.cast_unsigned() == pid && p.start_ticks == start_ticks;
-        record.uid == peer.uid && record.process.is_some_and(same)
+        let mut process = record.process.iter();
+        let same = process.any(|p| p.pid.cast_unsigned() == pid && p.start_ticks == start_ticks);
+        record.uid == peer.uid && same
     };
     let view = |record: &ClaimRecord| LeaseView {
         id: Some(ClaimId(record.id).to_string()),

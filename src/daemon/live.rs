@@ -20,9 +20,7 @@ pub(super) const TERM_GRACE: Duration = Duration::from_secs(10);
 /// A claim's pages on one GPU.
 #[derive(Debug)]
 pub(crate) struct Seat {
-    /// Index of the GPU.
     pub(crate) gpu: usize,
-    /// Its limits.
     pub(crate) limits: LimitsFile,
     /// Its use.
     pub(crate) usage: UsageMemfd,
@@ -99,7 +97,6 @@ pub(crate) struct Past {
 /// What an owner was last told about refusals at the cap.
 #[derive(Debug, Default)]
 pub(crate) struct Told {
-    /// Number of refusals.
     pub(crate) refusals: u64,
     /// Time of the notice.
     pub(crate) at: Option<Instant>,

@@ -28,7 +28,7 @@ use super::live::{Ending, Live};
 use super::msg::Msg;
 use super::peer::Peer;
 use super::world::World;
-use super::{bound, convert, die, lazy, mps, stage, whose};
+use super::{bound, die, lazy, mps, stage, whose};
 use crate::clock::unix_ms;
 
 /// Time between two looks at a process whose end cannot be awaited.
@@ -277,7 +277,7 @@ impl Claims {
                 seat.usage.reclaim(assigned.slot, assigned.generation);
             }
         }
-        if live.record.process.map(convert::key) == Some(process) {
+        if live.record.process == Some(process) {
             live.command_alive = false;
             live.exit = live.exit.or(status);
             if live.ending.is_none() && !live.stays_without_command() {

@@ -516,7 +516,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let mut scene = shared(dir.path());
         let own = proc::key(std::process::id().cast_signed()).expect("it lives");
-        scene.claim(1, 0).record.process = Some(crate::daemon::convert::record(own));
+        scene.claim(1, 0).record.process = Some(own);
         let died = || {
             let (pid, clients) = (9, vec![own.pid]);
             Report::Seen(vec![MpsEvent::ServerLost { pid, clients }], Vec::new())

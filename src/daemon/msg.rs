@@ -54,11 +54,7 @@ pub(crate) enum Msg {
     /// Cgroups or sessions have appeared or vanished.
     Places,
     /// A connection ended.
-    Closed {
-        conn: ConnId,
-        /// Its owner.
-        uid: u32,
-    },
+    Closed { conn: ConnId, uid: u32 },
     /// A watched process has ended.
     Exited {
         /// The claim it belonged to.

@@ -21,9 +21,7 @@ const PATIENCE: [Duration; 2] = [Duration::from_secs(5), Duration::from_millis(1
 pub(crate) struct Account {
     /// Login name; absent if there is none, or it is unknown.
     pub(crate) name: Option<String>,
-    /// Primary group.
     pub(crate) gid: Option<u32>,
-    /// All groups, with their names.
     pub(crate) groups: Vec<(u32, Option<String>)>,
 }
 
@@ -44,7 +42,6 @@ impl Account {
         self.groups.iter().map(|(gid, _)| *gid).collect()
     }
 
-    /// Names of the groups.
     pub(crate) fn group_names(&self) -> Vec<String> {
         let names = self.groups.iter().filter_map(|(_, name)| name.clone());
         names.collect()

@@ -162,8 +162,10 @@ impl Notebooks {
 
 #[cfg(test)]
 mod tests {
+    use gshare_enforcer::proc::ProcessKey;
+
     use super::*;
-    use crate::daemon::journal::{KernelRecord, ProcessRecord};
+    use crate::daemon::journal::KernelRecord;
     use crate::daemon::world::scene::Scene;
 
     /// A claim of user 7 that is a kernel.
@@ -175,7 +177,7 @@ mod tests {
             id: "k".into(),
             ..KernelRecord::default()
         });
-        record.process = Some(ProcessRecord {
+        record.process = Some(ProcessKey {
             pid: 3,
             start_ticks: 4,
         });

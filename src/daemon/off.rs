@@ -21,7 +21,7 @@ use super::peer::Peer;
 use super::settings::Settings;
 use super::world::World;
 use crate::clock::unix_ms;
-use crate::off::{self, Line};
+use crate::off;
 
 /// Everybody is notified this long before a time that was set with `--for` ends.
 const WARNING: Duration = Duration::from_secs(600);
@@ -47,7 +47,7 @@ fn harmless(config: &Config) -> Config {
 }
 
 /// The line in the state directory, if it applies now; an expired one is removed.
-pub(crate) fn line_now(world: &World<'_>) -> Option<Line> {
+pub(crate) fn line_now(world: &World<'_>) -> Option<OffView> {
     let dir = &world.host.paths.state_dir;
     let line = off::read(dir)?;
     let over = line.until_ms.is_some_and(|until| until <= unix_ms());
@@ -176,7 +176,7 @@ impl Claims {
 
 impl Settings {
     /// Applies the line as it is now. Returns commands if that switches gshare off or on.
-    pub(crate) fn follow_off(&mut self, line: Option<Line>, claims: &Claims) -> Vec<Command> {
+    pub(crate) fn follow_off(&mut self, line: Option<OffView>, claims: &Claims) -> Vec<Command> {
         let mut out = Vec::new();
         let left = line.as_ref().and_then(|l| l.until_ms);
         let left = left.map(|until| Duration::from_millis(until.saturating_sub(unix_ms())));
@@ -280,15 +280,6 @@ impl Settings {
             reason: None,
         }
     }
-
-    /// For the screen.
-    pub(crate) fn off_view(&self) -> Option<OffView> {
-        self.off.line.as_ref().map(|line| OffView {
-            since_ms: line.since_ms,
-            until_ms: line.until_ms,
-            by: line.by.clone(),
-        })
-    }
 }
 
 #[cfg(test)]
@@ -303,7 +294,7 @@ mod tests {
         let line = |until_ms| {
             let since_ms = unix_ms();
             let by = "root".to_owned();
-            Some(Line {
+            Some(OffView {
                 since_ms,
                 until_ms,
                 by,

@@ -15,7 +15,6 @@ use super::names::Names;
 /// The process at the other end, and its user.
 #[derive(Clone, Debug)]
 pub(crate) struct Peer {
-    /// The connection.
     pub(crate) conn: ConnId,
     /// The user for whom it counts: the effective uid at `connect`, or the owner of the user namespace or subordinate
     /// uid that it came from.

@@ -132,7 +132,6 @@ pub(crate) struct Came {
 }
 
 impl Came {
-    /// Whether it waited.
     pub(crate) fn has_waited(&self) -> bool {
         self.start_s.is_some_and(|s| s >= WAIT_S)
     }

@@ -68,7 +68,6 @@ impl Searches {
 pub(crate) struct Journaled {
     /// Notices.
     pub(crate) told: Vec<Command>,
-    /// Claims that are held.
     pub(crate) held: Vec<ClaimRecord>,
     waiting: Vec<ClaimRecord>,
     rebooted: bool,
@@ -126,7 +125,7 @@ pub(crate) fn read(with: &mut Effects) -> anyhow::Result<Journaled> {
 
 /// The journal has neither the command line nor the path of a kernel: a claim's living process has them.
 fn read_again(record: &mut ClaimRecord) {
-    let Some(process) = record.process.map(convert::key) else {
+    let Some(process) = record.process else {
         return;
     };
     let words = convert::command_line(process.pid);
@@ -391,7 +390,7 @@ fn restored_request(world: &World<'_>, id: ClaimId, slices: &[Slice]) -> Option<
 
 /// Handles on a claim's living processes: the command, and possible members.
 fn find_processes(live: &mut Live, members: &[ProcessKey]) -> Vec<(ProcessKey, Arc<PidFd>)> {
-    let command = live.record.process.map(convert::key);
+    let command = live.record.process;
     let mut found: Vec<(ProcessKey, Arc<PidFd>)> = Vec::new();
     for process in members.iter().copied().chain(command) {
         if found.iter().any(|(p, _)| *p == process) {

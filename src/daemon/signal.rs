@@ -12,8 +12,8 @@ use nix::sys::signal::Signal;
 use super::command::{Command, EndCommand};
 use super::journal::ClaimRecord;
 use super::live::Live;
+use super::whose;
 use super::world::World;
-use super::{convert, whose};
 
 /// Time until the claim ends, as far as known, and whether its command starts again afterwards.
 fn end_of(world: &World<'_>, id: ClaimId) -> Option<(Duration, bool)> {
@@ -62,7 +62,7 @@ fn send(world: &World<'_>, live: &Live, spec: SignalSpec, left: Duration) -> Vec
         return Vec::new();
     };
     let on_gpu = whose::holders(world, id);
-    let command = live.record.process.map(convert::key);
+    let command = live.record.process;
     let processes = match spec.command || on_gpu.is_empty() {
         true => command.into_iter().collect(),
         false => on_gpu,

@@ -156,7 +156,6 @@ impl Strict {
         }
     }
 
-    /// The mounts.
     pub(crate) fn binds(&self) -> &[Bind] {
         self.plan.as_deref().unwrap_or_default()
     }

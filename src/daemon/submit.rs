@@ -170,10 +170,7 @@ fn submitted(
     // different request (a claim within a claim) is a new claim.
     let (mut request, patience, mut record) = convert::request(&with.world(), &peer, &spec)?;
     // Root of a container has no claims here, not even one that moves nothing.
-    let contained = peer
-        .process
-        .filter(|_| peer.uid == 0 && !peer.on_machine)
-        .map(convert::record);
+    let contained = peer.process.filter(|_| peer.uid == 0 && !peer.on_machine);
     // gshare neither moves nor starts their programs.
     let observed = stage::observes(&with.world(), peer.uid);
     if let Some(process) = record.process.or(contained).filter(|_| !observed) {

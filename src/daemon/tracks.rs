@@ -29,7 +29,6 @@ pub(crate) struct Experience {
     pub(crate) middle: u64,
     /// They ran the same script with the same arguments.
     pub(crate) near: bool,
-    /// Number of runs.
     pub(crate) runs: usize,
     /// Phases of the newest ones.
     pub(crate) phases: Vec<Vec<Phase>>,

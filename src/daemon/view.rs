@@ -616,7 +616,7 @@ pub(crate) fn snapshot(known: &State<'_>) -> Snapshot {
             device_filter: known.effects.host.fences.filters.is_some(),
             shim: known.effects.host.driver.libcuda.is_ok(),
             looks: known.effects.policy.looks,
-            off: known.effects.config.off_view(),
+            off: known.effects.config.off.line.clone(),
             slurm: known.effects.config.slurm.gpus != SlurmGpus::None,
             stage: Some(stage::stage_view(&known.world())),
             uid: nix::unistd::Uid::effective().as_raw(),
@@ -665,7 +665,6 @@ fn without_private(viewer: Viewer, mut snapshot: Snapshot) -> Snapshot {
     snapshot
 }
 
-/// A snapshot for this viewer.
 pub(crate) fn seen_by(known: &State<'_>, viewer: Viewer, snapshot: Snapshot) -> Snapshot {
     let room = with_room(&known.world(), known.sizes, viewer.uid(), snapshot);
     let mut seen = viewer.sees(without_private(viewer, room));

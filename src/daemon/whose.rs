@@ -10,7 +10,6 @@ use gshare_enforcer::cgroup::{ClaimTree, Tree};
 use gshare_enforcer::proc::{self, ProcessKey};
 
 use super::claims::Claims;
-use super::convert;
 use super::journal::ClaimRecord;
 use super::live::Live;
 use super::mps_daemon::OnGpu;
@@ -128,7 +127,7 @@ fn is_child_of(pid: i32, program: &Path) -> bool {
 /// The journaled processes: the command and those that joined.
 pub(crate) fn roots(live: &Live) -> impl Iterator<Item = ProcessKey> {
     let recorded = live.record.process.iter().chain(&live.record.runs.joined);
-    recorded.map(|r| convert::key(*r))
+    recorded.copied()
 }
 
 /// Processes of a claim that were moved out of its cgroup, as systemd does for users, and not into another claim's.

@@ -25,7 +25,6 @@ pub(crate) struct World<'a> {
     pub(crate) host: &'a Host,
     /// GPUs and their instances, by index.
     pub(crate) gpus: &'a Gpus,
-    /// Granted and waiting claims.
     pub(crate) claims: &'a Claims,
     /// The core: who waits for what, and what it has announced.
     pub(crate) machine: &'a Machine,

@@ -169,9 +169,6 @@ impl Job {
     }
 
     /// Runs the job; returns when it is done, or on failure.
-    ///
-    /// # Errors
-    /// When the driver fails.
     pub fn run(&self) -> Result<(), CudaError> {
         let driver = Driver::load(Path::new("libcuda.so.1"))?;
         let context = driver.context(0)?;

@@ -26,12 +26,7 @@ pub enum Wanted {
     /// Query the state of these kernels; answered with one line, a list of [`Seen`].
     Look(Vec<Sought>),
     /// Check whether the connection file of a claim's kernel is gone; answered with `true` or `false`.
-    Gone {
-        /// Number of the claim.
-        claim: u64,
-        /// Path of the file.
-        path: PathBuf,
-    },
+    Gone { claim: u64, path: PathBuf },
     /// Write a line into the output of a kernel.
     Say {
         /// Pid of the kernel.

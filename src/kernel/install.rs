@@ -21,18 +21,14 @@ pub enum Outcome {
 /// Why a kernelspec could not be installed or removed.
 #[derive(Debug, thiserror::Error)]
 pub enum InstallError {
-    /// Jupyter would not find it.
     #[error("`{0}` is not a name for a kernel: use letters, digits, `-`, `.` and `_`")]
     Name(String),
-    /// Another kernel, not made by gshare, has the name.
     #[error("{} is a kernel that gshare has not made", .0.display())]
     Foreign(PathBuf),
-    /// A file operation failed.
     #[error("{}: {source}", path.display())]
     Io {
         /// File or directory.
         path: PathBuf,
-        /// The cause.
         source: io::Error,
     },
 }

@@ -11,7 +11,6 @@ use super::spec::Kernel;
 /// Environment that determines where kernelspecs are.
 #[derive(Clone, Debug, Default)]
 pub struct Surroundings {
-    /// Home directory.
     pub home: Option<PathBuf>,
     /// `JUPYTER_PATH`: directories that come first.
     pub jupyter_path: Option<OsString>,
@@ -139,7 +138,6 @@ impl Target {
     }
 }
 
-/// A program on PATH.
 #[must_use]
 pub fn on_path(program: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH")?;

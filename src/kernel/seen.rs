@@ -12,7 +12,6 @@ const KERNELS: usize = 4096;
 /// A server's report about a kernel.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Seen {
-    /// Its id.
     pub id: String,
     /// The notebook's file, or the name of a console; absent for a kernel without either.
     pub path: Option<String>,

@@ -38,14 +38,12 @@ pub struct Sought {
     pub id: String,
     /// Directory of its connection file.
     pub dir: PathBuf,
-    /// Its process.
     pub pid: i32,
 }
 
 /// The file of a server.
 #[derive(Debug, Deserialize)]
 struct Server {
-    /// Its path.
     #[serde(skip)]
     file: PathBuf,
     url: String,

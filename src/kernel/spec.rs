@@ -18,7 +18,6 @@ const MARK: &str = "gshare";
 pub struct Kernel {
     /// Its name: that of its directory, in lower case as in Jupyter.
     pub name: String,
-    /// Its directory.
     pub dir: PathBuf,
     /// Contents of its `kernel.json`.
     json: Map<String, Value>,
@@ -27,22 +26,10 @@ pub struct Kernel {
 /// A kernelspec that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum SpecError {
-    /// The file cannot be read.
     #[error("{}: {source}", path.display())]
-    Unreadable {
-        /// File.
-        path: PathBuf,
-        /// The cause.
-        source: io::Error,
-    },
-    /// The file is not a kernelspec.
+    Unreadable { path: PathBuf, source: io::Error },
     #[error("{}: {why}", path.display())]
-    Invalid {
-        /// File.
-        path: PathBuf,
-        /// What is wrong with it.
-        why: String,
-    },
+    Invalid { path: PathBuf, why: String },
 }
 
 /// The size of a kernel's claim, as arguments of `gshare kernel exec`, and in words.
@@ -89,7 +76,6 @@ impl Kernel {
         })
     }
 
-    /// The command.
     #[must_use]
     pub fn argv(&self) -> Vec<String> {
         let words = self.json.get("argv").and_then(Value::as_array);
@@ -97,7 +83,6 @@ impl Kernel {
         words.map(str::to_owned).collect()
     }
 
-    /// Its displayed name.
     #[must_use]
     pub fn display_name(&self) -> &str {
         let shown = self.json.get("display_name").and_then(Value::as_str);

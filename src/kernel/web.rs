@@ -247,7 +247,6 @@ fn whole(answer: &[u8]) -> bool {
     })
 }
 
-/// A connection.
 #[derive(Debug)]
 enum Stream {
     Port(TcpStream),

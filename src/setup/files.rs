@@ -152,7 +152,6 @@ impl Installed {
         &self.tree
     }
 
-    /// The step for a target.
     pub(super) fn step(&self, target: &Target) -> Result<Step, Failure> {
         let shown = self.tree.shown(&target.path);
         let Some(found) =

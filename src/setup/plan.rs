@@ -41,7 +41,6 @@ impl Layout {
         })
     }
 
-    /// The program.
     pub(super) fn program(&self) -> PathBuf {
         self.prefix.join("bin/gshare")
     }
@@ -152,7 +151,6 @@ fn launcher_in(prefix: &Path) -> Result<Target, Failure> {
     })
 }
 
-/// Its path.
 pub(super) fn launcher_path(prefix: &Path) -> PathBuf {
     prefix.join("lib/gshare").join(launcher::NAME)
 }

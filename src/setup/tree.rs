@@ -59,10 +59,6 @@ impl Tree {
     }
 
     /// Opens a path, with links resolved within the tree; the handle cannot read or write.
-    ///
-    /// # Errors
-    ///
-    /// The kernel's.
     pub(super) fn find(&self, path: &Path) -> io::Result<OwnedFd> {
         let top = self.top.as_ref().ok_or(ErrorKind::NotFound)?;
         let how = OpenHow::new()
@@ -78,10 +74,6 @@ impl Tree {
     }
 
     /// The place of a file in an existing directory. The last part of the path is not resolved if it is a link.
-    ///
-    /// # Errors
-    ///
-    /// The kernel's.
     pub(super) fn place(&self, path: &Path) -> io::Result<Place> {
         let invalid = || io::Error::from(ErrorKind::InvalidInput);
         let name = path.file_name().ok_or_else(invalid)?;

@@ -19,13 +19,11 @@ static LIVE: Mutex<Vec<Remains>> = Mutex::new(Vec::new());
 /// What must be ended of a station.
 #[derive(Clone, Debug)]
 pub(super) struct Remains {
-    /// Its directory.
     pub(super) dir: PathBuf,
     /// Its service's runtime directory.
     pub(super) run: PathBuf,
     /// The simulated control program of MPS.
     pub(super) mps: PathBuf,
-    /// Name of its cgroup.
     pub(super) cgroup_root: String,
     /// Its service, while it runs.
     pub(super) service: Option<u32>,
@@ -108,9 +106,6 @@ impl Remains {
 }
 
 /// From now on SIGTERM, SIGINT and SIGHUP end the stations of this program, and then the program.
-///
-/// # Errors
-/// When the signals cannot be watched.
 pub fn end_on_signals() -> std::io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

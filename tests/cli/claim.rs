@@ -1,5 +1,6 @@
 //! Claims with a command, without one, and joins.
 
+use crate::support::has_all;
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
 use std::process::Stdio;
@@ -199,8 +200,8 @@ fn flags_go_before_the_projects_file() {
         .expect("gshare");
     assert_eq!(code(&output), Some(78));
     let text = stderr(&output);
-    assert!(text.contains(".gshare.toml:1:8: `gpus`"), "{text}");
-    assert!(text.contains("did you mean `gpus`?"), "{text}");
+    has_all(&text, &[".gshare.toml:1:8: `gpus`"]);
+    has_all(&text, &["did you mean `gpus`?"]);
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Exit codes, reasons and hints.
 
+use crate::support::has_all;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
@@ -43,11 +44,8 @@ fn a_service_that_is_not_there_or_goes_away_is_told_apart() {
         .expect("gshare");
     assert_eq!(code(&output), Some(69));
     let text = stderr(&output);
-    assert!(
-        text.contains("no gshare service answers at") && text.contains("hint: "),
-        "{text}"
-    );
-    assert!(text.contains("gshare daemon --user"), "{text}");
+    has_all(&text, &["no gshare service answers at", "hint: "]);
+    has_all(&text, &["gshare daemon --user"]);
 
     let mut command = home.gshare(&["ps"]);
     let output = command
@@ -59,10 +57,10 @@ fn a_service_that_is_not_there_or_goes_away_is_told_apart() {
     } else {
         assert_eq!(code(&output), Some(69));
         let text = stderr(&output);
-        assert!(text.contains("/run/gshare/gshared.sock"), "{text}");
-        assert!(
-            text.contains(&*home.path("run/gshare/gshared.sock").to_string_lossy()),
-            "{text}"
+        has_all(&text, &["/run/gshare/gshared.sock"]);
+        has_all(
+            &text,
+            &[&*home.path("run/gshare/gshared.sock").to_string_lossy()],
         );
     }
 

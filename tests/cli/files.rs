@@ -1,5 +1,6 @@
 //! Configuration, manual pages and completions.
 
+use crate::support::has_all;
 use std::fs;
 
 use serde_json::{Value, json};
@@ -22,10 +23,7 @@ fn config_check_reports_every_mistake_and_exits_78() {
     ] {
         assert!(text.contains(part), "{part:?} in\n{text}");
     }
-    assert!(
-        text.contains("gshare: 2 problems in the configuration"),
-        "{text}"
-    );
+    has_all(&text, &["gshare: 2 problems in the configuration"]);
     let output = home.output(&["config", "check", "--json", &name]);
     let printed: Value = serde_json::from_str(&stdout(&output)).expect("JSON");
     assert_eq!(printed["problems"][1]["line"], 3);
@@ -122,7 +120,7 @@ fn quotas_that_cannot_be_packed_are_reported_with_which_and_why() {
     assert_eq!(code(&over), Some(78));
     let json: Value = serde_json::from_str(&stdout(&over)).expect("JSON");
     let message = json["problems"][0]["message"].as_str().expect("a message");
-    assert!(message.contains("together are 2 of 1 GPU"), "{message}");
+    has_all(message, &["together are 2 of 1 GPU"]);
     // Without a service their number is unknown, and the output says so.
     let unknown = check(&[]);
     assert_eq!(code(&unknown), Some(0));
@@ -162,7 +160,7 @@ fn setup_shows_its_changes_also_without_systemd_and_what_users_should_know() {
     let stage = |says: &str| {
         let shown = shown(&["setup", "--dry-run", "--root", &root]);
         let line = format!("stage    {says}, as before; to see or change it: gshare admin stage\n");
-        assert!(shown.contains(&line), "{shown}");
+        has_all(&shown, &[&line]);
     };
     file("var/lib/gshare/gshare.db", "");
     stage("3 (reclaim)");
@@ -199,7 +197,7 @@ fn doctor_says_what_would_work_with_another_driver_and_gpu() {
     let (verdict, _) = first("doctor --driver 580.95.05 --gpu h100");
     assert!(verdict.ends_with("all of this would work"), "{verdict}");
     let (verdict, _) = first("doctor --driver 570.133.20");
-    assert!(verdict.contains("offload and restore"), "{verdict}");
+    has_all(&verdict, &["offload and restore"]);
     let (_, json) = first("doctor --driver 565.57.01 --json");
     let json: Value = serde_json::from_str(&json).expect("JSON");
     let checks = json["checks"].as_array().expect("a list");

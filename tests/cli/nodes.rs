@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::fake::{Home, code, complains, stderr, stdout};
 use super::lists::snapshot;
 use crate::support::users::{Users, account, as_user};
-use crate::support::{SOON, root, station, until};
+use crate::support::{SOON, has_all, root, station, until};
 
 /// `gshare` with an ssh that starts the gshare of `box`, hangs at `dead` and refuses at `closed`.
 fn gshare(home: &Home, args: &[&str]) -> Command {
@@ -116,10 +116,7 @@ fn a_status_file_stands_for_a_machine_until_it_is_old() {
         stdout(&output)
     };
     let text = look();
-    assert!(
-        text.contains("lab-ws1") && text.contains("its status file is old"),
-        "{text}"
-    );
+    has_all(&text, &["lab-ws1", "its status file is old"]);
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     node["taken_ms"] = json!(now.expect("after 1970").as_millis() as u64);
     fs::write(&file, node.to_string()).expect("written");
@@ -185,8 +182,8 @@ fn reports_of_several_machines_are_one() {
     let refused = merged(&[]);
     assert_eq!(code(&refused), Some(64));
     let said = stderr(&refused);
-    assert!(said.contains("boxb.json is not a gshare report"), "{said}");
-    assert!(said.contains("gshare report --json > HOST.json"), "{said}");
+    has_all(&said, &["boxb.json is not a gshare report"]);
+    has_all(&said, &["gshare report --json > HOST.json"]);
 }
 
 /// OpenSSH itself, from this machine to this machine, both ends as an ordinary user.
@@ -271,5 +268,5 @@ fn openssh_carries_figures_words_and_exit_statuses() {
     let printed = "1\nit's  a  $b\n".to_owned();
     let what = (code(&ran), stdout(&ran));
     assert_eq!(what, (Some(7), printed), "{}", stderr(&ran));
-    assert!(closed.contains("Connection refused"), "{closed}");
+    has_all(&closed, &["Connection refused"]);
 }

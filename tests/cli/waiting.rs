@@ -9,7 +9,7 @@ use portable_pty::{CommandBuilder, PtyPair, PtySize};
 
 use super::fake::{Home, Service, code, grant, line, pid, queued, run, serve_claim, start, stderr};
 use crate::support::terminal::Terminal;
-use crate::support::{GSHARE, SOON};
+use crate::support::{GSHARE, SOON, has_all};
 
 #[test]
 fn a_wait_is_told_whenever_it_changes() {
@@ -161,8 +161,8 @@ fn a_claim_that_may_not_wait_ends_when_the_service_hangs() {
     let output = output.expect("gshare");
     let told = stderr(&output);
     assert_eq!(code(&output), Some(69), "{told}");
-    assert!(told.contains("did not answer within 5 s"), "{told}");
-    assert!(told.contains("hint: it hangs or is very busy"), "{told}");
+    has_all(&told, &["did not answer within 5 s"]);
+    has_all(&told, &["hint: it hangs or is very busy"]);
 }
 
 /// A shell script that controls a terminal of its own.
@@ -189,10 +189,7 @@ fn a_job_in_the_background_draws_no_progress() {
     let mut terminal = on_a_terminal(&home, "set -m; $GSHARE claim -- true & wait; echo over");
     assert_eq!(terminal.ended(SOON), 0);
     let seen = terminal.written();
-    assert!(
-        seen.contains("c22 waits (1st)") && seen.contains("over"),
-        "{seen}"
-    );
+    has_all(&seen, &["c22 waits (1st)", "over"]);
     assert!(!seen.contains("Ctrl-C withdraws"), "{seen}");
     service.join();
 }
@@ -251,9 +248,9 @@ fn the_release_of_a_notebook_asks_first_and_names_what_keeps_the_variables() {
         terminal.send(answer);
         assert_eq!(terminal.ended(SOON), 0);
         let seen = terminal.written();
-        assert!(
-            seen.contains("gshare offload c3 frees the GPU memory and keeps them"),
-            "{seen}"
+        has_all(
+            &seen,
+            &["gshare offload c3 frees the GPU memory and keeps them"],
         );
         assert_eq!(seen.contains("nothing was released"), !released, "{seen}");
         let call = service.join();

@@ -2,6 +2,7 @@
 
 use super::support::{Raw, root, station_with, until};
 use super::{Image, SOON, Tidied, name, podman_run};
+use crate::support::has_all;
 use gshare::station::Station;
 
 fn two_gpus(config: &str) -> Tidied {
@@ -63,7 +64,7 @@ fn a_container_has_the_node_of_the_gpu_that_its_claim_gets_later() {
         } else {
             "No such device or address"
         };
-        assert!(said.contains(&format!("{node}: {why}")), "{said}");
+        has_all(&said, &[&format!("{node}: {why}")]);
     }
 }
 

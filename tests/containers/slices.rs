@@ -112,9 +112,7 @@ fn docker_as_it_comes_is_counted_without_a_claim_and_held_in_one() {
     };
     let ends = |raw: Raw| {
         assert_eq!(raw.finish(), Some(0));
-        until("its claim has ended", SOON, || {
-            machine.claims().is_empty().then_some(())
-        });
+        until("its claim has ended", SOON, || machine.claims().is_empty());
     };
     std::fs::write(machine.path("/home/ada/compose.yml"), project(&image.0)).expect("written");
     let run = format!("{RUN} --name trainer {} /raw_client", image.0);
@@ -168,8 +166,7 @@ fn docker_as_it_comes_is_counted_without_a_claim_and_held_in_one() {
     machine.ok("gshare admin kill c5 --grace 0");
     assert_eq!(raw.ask("info"), "", "the container has ended");
     until("the slice is gone", SOON, || {
-        let gone = machine.claims().is_empty() && !machine.path(&dir).exists();
-        gone.then_some(())
+        machine.claims().is_empty() && !machine.path(&dir).exists()
     });
 
     // With all rights and the socket a container is no administrator.

@@ -92,10 +92,8 @@ fn a_kernel_under_strict_caps_is_interrupted_debugged_restarted_and_killed_as_wi
 
     notebook.act(&json!({ "do": "shutdown" }));
     let proc = PathBuf::from(format!("/proc/{}", pids[2]));
-    until("the kernel has ended", SOON, || {
-        (!proc.exists()).then_some(())
-    });
+    until("the kernel has ended", SOON, || !proc.exists());
     until("the claim ends with it", Duration::from_secs(2), || {
-        claim(&station).is_none().then_some(())
+        claim(&station).is_none()
     });
 }

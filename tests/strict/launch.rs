@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::support::users::{Users, as_user};
 use super::support::{Random, Raw, claim_of, until};
 use super::{client, desk, said, station};
-use crate::support::{SOON, all_ended};
+use crate::support::{SOON, all_ended, has_all};
 use gshare::station::Station;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -174,9 +174,9 @@ fn without_the_library_strict_limits_give_whole_gpus_alone() {
     let refused = claim("0.5", "true");
     assert_eq!(refused.status.code(), Some(77));
     let (_, why) = said(&refused);
-    assert!(
-        why.contains("nothing could limit a program to a part of a GPU") && why.contains("-g 1"),
-        "{why}"
+    has_all(
+        &why,
+        &["nothing could limit a program to a part of a GPU", "-g 1"],
     );
     assert_eq!(claim("1", "true").status.code(), Some(0));
     // Nor can a running claim shrink to a part of a GPU.

@@ -55,7 +55,7 @@ pub fn word(station: &Station, pid: u32) -> Option<String> {
 /// Waits until the claim is in this state.
 pub fn settles(station: &Station, pid: u32, wanted: Option<&str>) {
     until(&format!("it is {wanted:?}"), SOON, || {
-        (word(station, pid).as_deref() == wanted).then_some(())
+        word(station, pid).as_deref() == wanted
     });
 }
 
@@ -102,7 +102,7 @@ pub fn holder(station: &Station, flags: &[&str]) -> (Raw, String) {
 /// Waits until a process has reached the faulty step.
 pub fn met(station: &Station) {
     until("the step is asked", SOON, || {
-        board(station).checkpoint_fault_met().then_some(())
+        board(station).checkpoint_fault_met()
     });
 }
 

@@ -131,9 +131,7 @@ impl Machine {
         until("the machine is up", Duration::from_secs(60), || {
             let state = self.run("systemctl is-system-running");
             let state = String::from_utf8_lossy(&state.stdout).trim().to_owned();
-            ["running", "degraded"]
-                .contains(&state.as_str())
-                .then_some(())
+            ["running", "degraded"].contains(&state.as_str())
         });
         Ok(())
     }
@@ -171,7 +169,6 @@ impl Machine {
         command
     }
 
-    /// Runs it.
     pub fn run(&self, line: &str) -> Output {
         self.command(line).output().expect("nsenter runs")
     }

@@ -117,6 +117,14 @@ pub fn text(output: &Output) -> String {
         .concat()
 }
 
+/// Asserts that a text contains all of these.
+#[track_caller]
+pub fn has_all<W: AsRef<str>>(text: &str, all: &[W]) {
+    for words in all.iter().map(AsRef::as_ref) {
+        assert!(text.contains(words), "without {words:?}: {text}");
+    }
+}
+
 /// Runs it: its exit code and output.
 pub fn tried(station: &Station, words: &[&str]) -> (Option<i32>, String) {
     let output = run(station, words);
@@ -181,12 +189,34 @@ pub fn patience(most: Duration) -> Duration {
     }
 }
 
-/// Polls until `probe` returns something, at most for `most`.
-pub fn until<T>(what: &str, most: Duration, mut probe: impl FnMut() -> Option<T>) -> T {
+/// What is waited for: something that is found, or something that holds.
+pub trait Awaited {
+    type Found;
+    fn found(self) -> Option<Self::Found>;
+}
+
+impl<T> Awaited for Option<T> {
+    type Found = T;
+
+    fn found(self) -> Self {
+        self
+    }
+}
+
+impl Awaited for bool {
+    type Found = ();
+
+    fn found(self) -> Option<()> {
+        self.then_some(())
+    }
+}
+
+/// Polls until `probe` finds something or is true, at most for `most`.
+pub fn until<A: Awaited>(what: &str, most: Duration, mut probe: impl FnMut() -> A) -> A::Found {
     let most = patience(most);
     let end = Instant::now() + most;
     loop {
-        if let Some(found) = probe() {
+        if let Some(found) = probe().found() {
             return found;
         }
         assert!(Instant::now() < end, "not within {most:?}: {what}");
@@ -346,7 +376,6 @@ impl Raw {
         }
     }
 
-    /// Process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }

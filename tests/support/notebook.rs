@@ -90,7 +90,6 @@ impl Drop for Script {
 /// A script in a home where a kernel of gshare is installed.
 pub struct Driven {
     script: Script,
-    /// Its home.
     pub home: tempfile::TempDir,
 }
 

@@ -25,9 +25,7 @@ pub fn sized_on(gpu: &str, costs: &str, more: &str) -> Station {
 /// Waits for this many looks at the driver.
 pub fn looked(station: &Station, more: u64) {
     let from = looks(station);
-    until("the service looks", SOON, || {
-        (looks(station) >= from + more).then_some(())
-    });
+    until("the service looks", SOON, || looks(station) >= from + more);
 }
 
 /// Allocates, and gives the index of the block.
@@ -61,7 +59,7 @@ pub fn records(station: &Station) -> Vec<serde_json::Value> {
 /// Waits until this many runs are recorded.
 pub fn recorded(station: &Station, many: usize) {
     until("the runs are recorded", SOON, || {
-        (records(station).len() >= many).then_some(())
+        records(station).len() >= many
     });
 }
 

@@ -55,7 +55,7 @@ pub fn each(
         until(
             &format!("the service dies at {step}"),
             Duration::from_secs(10),
-            || station.service_ended().then_some(()),
+            || station.service_ended(),
         );
         station
             .start_service()

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use portable_pty::{Child, CommandBuilder, MasterPty, PtySize, native_pty_system};
 
-use super::{patience, until};
+use super::{Awaited, patience, until};
 
 /// How a program asks for the cursor's place; some wait for the answer.
 const WHERE: &[u8] = b"\x1b[6n";
@@ -155,18 +155,18 @@ impl Terminal {
             .expect("it reads");
     }
 
-    /// Waits until the screen passes the probe, and returns its result.
-    pub fn wait<T>(
+    /// Waits until the probe of the screen finds something or is true.
+    pub fn wait<A: Awaited>(
         &self,
         what: &str,
         most: Duration,
-        mut probe: impl FnMut(&str) -> Option<T>,
-    ) -> T {
+        mut probe: impl FnMut(&str) -> A,
+    ) -> A::Found {
         let most = patience(most);
         let end = Instant::now() + most;
         loop {
             let text = self.text();
-            if let Some(found) = probe(&text) {
+            if let Some(found) = probe(&text).found() {
                 return found;
             }
             assert!(
@@ -197,9 +197,7 @@ impl Terminal {
         let status = until("the program ends", most, || {
             self.child.try_wait().expect("waited")
         });
-        until("the terminal is closed", most, || {
-            self.seen().over.then_some(())
-        });
+        until("the terminal is closed", most, || self.seen().over);
         status.exit_code()
     }
 }

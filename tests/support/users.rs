@@ -50,7 +50,6 @@ impl Users {
         users
     }
 
-    /// uid of one of them.
     pub fn uid(&self, index: usize) -> u32 {
         self.0[index].1
     }
@@ -82,7 +81,7 @@ pub fn account(program: &str, args: &[&str]) {
         Duration::from_secs(60),
         || {
             let done = Command::new(program).args(args).output();
-            done.is_ok_and(|o| o.status.success()).then_some(())
+            done.is_ok_and(|o| o.status.success())
         },
     );
 }

@@ -53,14 +53,10 @@ pub enum Request {
     Call {
         /// Number that the answer will have.
         seq: u64,
-        /// The call.
         call: Box<Call>,
     },
     /// Pause or continue the demo's captions or the replay.
-    Captions {
-        /// Whether they pause.
-        paused: bool,
-    },
+    Captions { paused: bool },
     /// Seek in a recording.
     Replay(Seek),
 }

@@ -39,7 +39,6 @@ pub(crate) use words::{Words, words};
 /// The user at the screen.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Viewer {
-    /// uid.
     pub uid: u32,
     /// Whether the viewer may act on everybody's claims (root).
     pub admin: bool,

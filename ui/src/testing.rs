@@ -24,7 +24,6 @@ pub(crate) const NLP: Viewer = Viewer {
     admin: false,
 };
 
-/// Root.
 pub(crate) const ROOT: Viewer = Viewer {
     uid: 0,
     admin: true,

@@ -24,7 +24,6 @@ const ESC: &str = "\x1b";
 /// What must appear.
 #[derive(Clone, Copy)]
 enum Seen {
-    /// This text.
     Text(&'static str),
     /// This text has disappeared.
     Gone(&'static str),

@@ -150,7 +150,6 @@ impl LimitsPage {
         self.gpu_index.load(Ordering::Relaxed).checked_sub(1)
     }
 
-    /// The page's claim.
     pub fn claim(&self) -> u64 {
         self.claim.load(Ordering::Relaxed)
     }
@@ -160,7 +159,6 @@ impl LimitsPage {
         self.token.load(Ordering::Relaxed)
     }
 
-    /// The page's GPU.
     pub fn uuid(&self) -> GpuUuid {
         let mut bytes = [0; 16];
         bytes[..8].copy_from_slice(&self.uuid[0].load(Ordering::Relaxed).to_le_bytes());

@@ -33,7 +33,6 @@ impl LimitsMap {
         Ok(Self(map))
     }
 
-    /// The page.
     pub fn page(&self) -> &LimitsPage {
         self.0.get()
     }
@@ -95,7 +94,6 @@ impl UsageMap {
         })
     }
 
-    /// The page.
     pub fn page(&self) -> &UsagePage {
         self.map.get()
     }
@@ -108,7 +106,6 @@ impl UsageMap {
 }
 
 impl UsagePage {
-    /// The slot with this number.
     pub fn slot(&self, index: usize) -> Option<&Slot> {
         self.slots.get(index)
     }

@@ -86,9 +86,6 @@ pub(crate) fn file_bytes(fd: BorrowedFd<'_>) -> io::Result<u64> {
 }
 
 /// A memory file that can be sealed, closed at exec. Called by number: glibc 2.17 has no function for it.
-///
-/// # Errors
-/// The kernel's.
 pub fn memfd(name: &str) -> io::Result<OwnedFd> {
     let name = CString::new(name)?;
     let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;

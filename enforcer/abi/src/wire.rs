@@ -84,9 +84,6 @@ fn read_hint(body: &mut Body<'_>) -> Result<Option<u64>, Malformed> {
 
 impl Request {
     /// Decodes a message.
-    ///
-    /// # Errors
-    /// [`Malformed`], which names the missing part.
     pub fn read(message: &[u8]) -> Result<Self, Malformed> {
         let (kind, mut body) = open(message)?;
         match kind {
@@ -140,7 +137,6 @@ pub fn want(socket: &str, hint: Option<u64>, timeout: Duration) -> io::Result<St
 /// One GPU of a positive answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Seat {
-    /// The GPU.
     pub uuid: GpuUuid,
     /// The slot in its usage page.
     pub slot: usize,
@@ -153,7 +149,6 @@ pub struct Seat {
 pub enum Answer {
     /// The process is a member.
     Member {
-        /// Number of the claim.
         claim: u64,
         /// Its name, for messages.
         name: String,
@@ -164,7 +159,6 @@ pub enum Answer {
     },
     /// The claim's GPUs are not free yet; another message follows.
     Wait {
-        /// Number of the claim.
         claim: u64,
         /// 1 is the head of the queue.
         position: u32,
@@ -173,7 +167,6 @@ pub enum Answer {
     },
     /// For a process that only asks: the claim has no GPUs yet.
     Later {
-        /// Number of the claim.
         claim: u64,
         /// Number of GPUs that it will have.
         gpus: u32,
@@ -187,16 +180,12 @@ pub enum Answer {
     Refused {
         /// A code for programs, such as `no_claim`.
         code: String,
-        /// A sentence for people.
         message: String,
     },
 }
 
 impl Answer {
     /// Decodes a message.
-    ///
-    /// # Errors
-    /// [`Malformed`], which names the missing part.
     pub fn read(message: &[u8]) -> Result<Self, Malformed> {
         let (kind, mut body) = open(message)?;
         match kind {
@@ -356,9 +345,6 @@ pub fn connect_within(socket: &str, timeout: Duration) -> io::Result<UnixStream>
 }
 
 /// Reads one request, for a service that handles a connection in a thread of its own.
-///
-/// # Errors
-/// The kernel's, or `InvalidData`.
 pub fn read_request(stream: &mut UnixStream) -> io::Result<Request> {
     let mut message = Vec::new();
     let mut byte = [0];

@@ -19,9 +19,6 @@ pub const NOOP_CUDA: &[u8] = include_bytes!(env!("GSHARE_SIM_NOOP_SO"));
 
 /// Fills `<simdir>/lib` with the simulated driver: `libcuda.so.1`, `libcuda.so`,
 /// `libnvidia-ml.so.1`, `libnvidia-ml.so`.
-///
-/// # Errors
-/// If a file cannot be written.
 pub fn stage_sim(simdir: &Path) -> io::Result<()> {
     let directory = simdir.join("lib");
     make_directory(&directory)?;
@@ -32,9 +29,6 @@ pub fn stage_sim(simdir: &Path) -> io::Result<()> {
 }
 
 /// Writes the parts into a directory, as in an installation.
-///
-/// # Errors
-/// If a file cannot be written.
 pub fn lay_out(directory: &Path) -> io::Result<()> {
     fs::create_dir_all(directory)?;
     for part in Part::ALL {

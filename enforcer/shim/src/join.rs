@@ -84,7 +84,6 @@ pub(crate) fn again() -> Option<Joined> {
 
 /// Relation of a process to the service.
 pub(crate) enum Standing {
-    /// It is a member.
     Member(Box<Joined>),
     /// Not a member: the driver is unchanged.
     Open,

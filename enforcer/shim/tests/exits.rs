@@ -7,15 +7,9 @@ mod support;
 
 use std::os::unix::process::ExitStatusExt;
 
-use gshare_abi::{GpuUuid, monotonic_ns};
+use gshare_abi::monotonic_ns;
 use gshare_gate::{Mode, Word};
-use gshare_sim_board::{Board, BoardSpec};
 use support::Desk;
-
-#[test]
-fn client() {
-    support::client::run();
-}
 
 /// Launches and ends: an interpreter takes its modules apart before it exits.
 const SCRIPT: &str = r#"
@@ -41,15 +35,8 @@ for _ in range(5):
 /// Exits in one way, on a shared GPU and on an unshared one.
 fn exits(way: &str, code: Option<i32>, signal: Option<i32>) {
     let many = std::env::var("EXITS").ok().and_then(|n| n.parse().ok());
-    let directory = tempfile::tempdir().unwrap();
-    let sim = directory.path().join("sim");
-    gshare_artifacts::stage_sim(&sim).unwrap();
-    std::fs::write(sim.join("costs"), "idle 1ms\n").unwrap();
-    let board = Board::create(&sim.join("board"), &BoardSpec::new(&["h100"])).unwrap();
-    let gpu = &board.snapshot().gpus[0];
-    let overhead = gpu.model.context_overhead;
-    let held = (GpuUuid(gpu.uuid_bytes), 16 * overhead, overhead);
-    let desk = Desk::before(directory, &sim.join("lib/libcuda.so.1"), [held].into_iter());
+    let costs = "idle 1ms\n";
+    let (desk, _board, _) = Desk::simulated(&["h100"], costs, &[0], |_, context| 16 * context);
     let mut word = Word::default();
     for run in 0..many.unwrap_or(20) {
         word = word.next(if run % 2 == 0 { Mode::Open } else { Mode::Free });

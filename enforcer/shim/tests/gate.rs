@@ -10,21 +10,15 @@ mod support;
 
 use std::{
     os::fd::{AsFd, AsRawFd},
-    path::PathBuf,
     time::{Duration, Instant},
 };
 
-use gshare_abi::{GateView, GpuUuid, NO_EVENT_TIMES, State, WorkView, monotonic_ns};
+use gshare_abi::{GateView, NO_EVENT_TIMES, State, WorkView, monotonic_ns};
 use gshare_gate::{Mode, Word};
-use gshare_sim_board::{Board, BoardSpec, Fault};
+use gshare_sim_board::{Board, Fault};
 use support::{Client, Desk};
 
 const MS: u64 = 1_000_000;
-
-#[test]
-fn client() {
-    support::client::run();
-}
 
 /// A claim on a simulated GPU with the kernel `idle`.
 struct Rig {
@@ -40,15 +34,8 @@ impl Rig {
     }
 
     fn with_kernel(length: &str) -> Self {
-        let directory = tempfile::tempdir().unwrap();
-        let sim: PathBuf = directory.path().join("sim");
-        gshare_artifacts::stage_sim(&sim).unwrap();
-        std::fs::write(sim.join("costs"), format!("idle {length}\n")).unwrap();
-        let board = Board::create(&sim.join("board"), &BoardSpec::new(&["h100"])).unwrap();
-        let gpu = &board.snapshot().gpus[0];
-        let overhead = gpu.model.context_overhead;
-        let held = (GpuUuid(gpu.uuid_bytes), 16 * overhead, overhead);
-        let desk = Desk::before(directory, &sim.join("lib/libcuda.so.1"), [held].into_iter());
+        let costs = format!("idle {length}\n");
+        let (desk, board, _) = Desk::simulated(&["h100"], &costs, &[0], |_, context| 16 * context);
         let rig = Self {
             desk,
             board,

@@ -11,15 +11,7 @@ mod support;
 
 use std::ffi::CString;
 
-use support::{
-    Desk, GIB, OVERHEAD,
-    client::{Library, run},
-};
-
-#[test]
-fn client() {
-    run();
-}
+use support::{Desk, GIB, OVERHEAD, client::Library};
 
 /// Not a test of its own: prints where entry points lead, as seen inside a program.
 #[test]

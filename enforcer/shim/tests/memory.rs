@@ -11,11 +11,6 @@ const OOM: i32 = 2;
 const NOT_PERMITTED: i32 = 800;
 
 #[test]
-fn client() {
-    support::client::run();
-}
-
-#[test]
 fn the_first_allocation_past_the_cap_is_refused_to_the_byte() {
     // Room for 3 GiB beside the context, less one byte.
     for (cap, fits) in [(3 * GIB + OVERHEAD, true), (3 * GIB + OVERHEAD - 1, false)] {

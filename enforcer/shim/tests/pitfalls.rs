@@ -12,23 +12,16 @@ mod support;
 use std::{
     collections::BTreeSet,
     os::unix::process::CommandExt,
-    path::PathBuf,
     sync::atomic::Ordering,
     time::{Duration, Instant},
 };
 
-use gshare_abi::GpuUuid;
-use gshare_sim_board::{Board, BoardSpec};
+use gshare_sim_board::Board;
 use object::{Object, ObjectSymbol};
 use support::{Client, Desk, GIB, MIB, OVERHEAD};
 
 const INVALID_VALUE: i32 = 1;
 const OOM: i32 = 2;
-
-#[test]
-fn client() {
-    support::client::run();
-}
 
 /// A claim with a cap on the first GPU, a member with a context there.
 fn member(cap: u64) -> (Desk, Client) {
@@ -40,15 +33,7 @@ fn member(cap: u64) -> (Desk, Client) {
 
 /// The same on the simulated driver, which has versions, graphs and modules.
 fn simulated(bytes: u64) -> (Desk, Client, Board) {
-    let directory = tempfile::tempdir().unwrap();
-    let sim: PathBuf = directory.path().join("sim");
-    gshare_artifacts::stage_sim(&sim).unwrap();
-    let board = Board::create(&sim.join("board"), &BoardSpec::new(&["rtx4090"])).unwrap();
-    let gpu = board.snapshot().gpus[0].clone();
-    let overhead = gpu.model.context_overhead;
-    let held = (GpuUuid(gpu.uuid_bytes), overhead + bytes, overhead);
-    let driver = sim.join("lib/libcuda.so.1");
-    let desk = Desk::before(directory, &driver, [held].into_iter());
+    let (desk, board, _) = Desk::simulated(&["rtx4090"], "", &[0], |_, context| context + bytes);
     let mut client = desk.client();
     client.begin(0);
     (desk, client, board)

@@ -22,11 +22,6 @@ use support::{Client, Desk, GIB, MIB, OVERHEAD, uuid};
 const OOM: i32 = 2;
 
 #[test]
-fn client() {
-    support::client::run();
-}
-
-#[test]
 fn eight_processes_at_once_never_exceed_the_cap_together() {
     let cap = 8 * OVERHEAD + 50 * MIB;
     let desk = Desk::open(&[(0, cap)]);

@@ -12,18 +12,10 @@
 
 mod support;
 
-use std::path::PathBuf;
-
-use gshare_abi::GpuUuid;
-use gshare_sim_board::{Board, BoardSpec, MemoryKind};
+use gshare_sim_board::{Board, MemoryKind};
 use support::{Client, Desk, MIB};
 
 const OOM: i32 = 2;
-
-#[test]
-fn client() {
-    support::client::run();
-}
 
 struct Dice(u64);
 
@@ -62,23 +54,14 @@ struct World {
 
 impl World {
     fn new() -> Self {
-        let directory = tempfile::tempdir().unwrap();
-        let sim: PathBuf = directory.path().join("sim");
-        gshare_artifacts::stage_sim(&sim).unwrap();
-        let board = Board::create(&sim.join("board"), &BoardSpec::new(&["rtx4090"; 2])).unwrap();
-        let gpus = board.snapshot().gpus;
-        let overhead = gpus[0].model.context_overhead;
-        let cap = 3 * overhead + 96 * MIB;
-        let held = gpus
-            .iter()
-            .map(|gpu| (GpuUuid(gpu.uuid_bytes), cap, overhead));
-        let driver = sim.join("lib/libcuda.so.1");
-        let desk = Desk::before(directory, &driver, held);
+        let cap = |overhead| 3 * overhead + 96 * MIB;
+        let (desk, board, overhead) =
+            Desk::simulated(&["rtx4090"; 2], "", &[0, 1], |_, overhead| cap(overhead));
         let mut world = Self {
             desk,
             board,
             members: Vec::new(),
-            cap,
+            cap: cap(overhead),
             steps: 0,
             made: 0,
             refused: 0,

@@ -4,18 +4,13 @@
 
 mod support;
 
-use std::{path::PathBuf, sync::Arc};
+use std::sync::Arc;
 
-use gshare_abi::{GpuUuid, STARTS_KERNELS, USES_MANAGED};
-use gshare_sim_board::{Board, BoardSpec, MemoryKind};
+use gshare_abi::{STARTS_KERNELS, USES_MANAGED};
+use gshare_sim_board::{Board, MemoryKind};
 use support::{Client, Desk, GIB, MIB};
 
 const OOM: i32 = 2;
-
-#[test]
-fn client() {
-    support::client::run();
-}
 
 struct Rig {
     desk: Desk,
@@ -27,17 +22,8 @@ impl Rig {
     /// Two simulated GPUs; the claim holds the second with a cap of its overhead times `contexts`
     /// plus `bytes`.
     fn new(contexts: u64, bytes: u64) -> Self {
-        let directory = tempfile::tempdir().unwrap();
-        let sim: PathBuf = directory.path().join("sim");
-        gshare_artifacts::stage_sim(&sim).unwrap();
-        let spec = BoardSpec::new(&["rtx4090", "h100"]);
-        let board = Board::create(&sim.join("board"), &spec).unwrap();
-        let gpu = &board.snapshot().gpus[1];
-        let overhead = gpu.model.context_overhead;
-        let uuid = GpuUuid(gpu.uuid_bytes);
-        assert_eq!(gpu.uuid, uuid.to_string());
-        let held = (uuid, contexts * overhead + bytes, overhead);
-        let desk = Desk::before(directory, &sim.join("lib/libcuda.so.1"), [held].into_iter());
+        let cap = |_, overhead| contexts * overhead + bytes;
+        let (desk, board, overhead) = Desk::simulated(&["rtx4090", "h100"], "", &[1], cap);
         Self {
             desk,
             board: Arc::new(board),

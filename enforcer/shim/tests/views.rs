@@ -4,21 +4,13 @@
 
 mod support;
 
-use std::path::PathBuf;
-
-use gshare_abi::GpuUuid;
-use gshare_sim_board::{Board, BoardSpec};
+use gshare_sim_board::Board;
 use object::{Object, ObjectSymbol};
 use support::{Client, Desk, GIB, MIB};
 
 const INVALID_DEVICE: i32 = 101;
 const NVML_NOT_FOUND: i32 = 6;
 const NVML_INSUFFICIENT_SIZE: i32 = 7;
-
-#[test]
-fn client() {
-    support::client::run();
-}
 
 /// Three simulated GPUs; the claim has the third and the first, in this order.
 struct Rig {
@@ -31,17 +23,8 @@ const CAPS: [u64; 2] = [8 * GIB, 6 * GIB];
 
 impl Rig {
     fn new() -> Self {
-        let directory = tempfile::tempdir().unwrap();
-        let sim: PathBuf = directory.path().join("sim");
-        gshare_artifacts::stage_sim(&sim).unwrap();
-        let spec = BoardSpec::new(&["rtx4090", "rtx4090", "rtx4090"]);
-        let board = Board::create(&sim.join("board"), &spec).unwrap();
-        let gpus = board.snapshot().gpus;
-        let overhead = gpus[0].model.context_overhead;
-        let held = [(2, CAPS[0]), (0, CAPS[1])];
-        let held = held.map(|(gpu, cap)| (GpuUuid(gpus[gpu].uuid_bytes), cap, overhead));
-        let driver = sim.join("lib/libcuda.so.1");
-        let desk = Desk::before(directory, &driver, held.into_iter());
+        let (desk, board, overhead) =
+            Desk::simulated(&["rtx4090"; 3], "", &[2, 0], |nth, _| CAPS[nth]);
         Self {
             desk,
             board,

@@ -52,9 +52,6 @@ impl EventsWatch {
     }
 
     /// The present state; arms the descriptor for the next change.
-    ///
-    /// # Errors
-    /// [`CgroupError::Io`], with `is_gone()` if the cgroup was removed.
     pub fn read(&mut self) -> Result<CgroupEvents, CgroupError> {
         let mut text = String::new();
         self.file
@@ -129,9 +126,6 @@ impl TreeWatch {
     }
 
     /// Adds a claim. Earlier changes are not reported: read `populated` afterwards.
-    ///
-    /// # Errors
-    /// [`CgroupError::Io`], for instance when the cgroup is gone.
     pub fn add(&mut self, cgroup: &ClaimCgroup) -> Result<(), CgroupError> {
         let path = cgroup.dir().join("cgroup.events");
         let watch = self
@@ -156,9 +150,6 @@ impl TreeWatch {
     }
 
     /// Claims whose state changed since the last call, each once; empty if none.
-    ///
-    /// # Errors
-    /// [`CgroupError::Io`] if the descriptor fails.
     pub fn read(&mut self) -> Result<Vec<ClaimPlace>, CgroupError> {
         let mut changed = Vec::new();
         loop {

@@ -48,9 +48,6 @@ pub struct Sharing<'a> {
 
 impl<'a> Sharing<'a> {
     /// Looks up the functions.
-    ///
-    /// # Errors
-    /// If the driver lacks one.
     pub fn of(context: &'a Context) -> Result<Self, CudaError> {
         Ok(Self {
             context,
@@ -59,9 +56,6 @@ impl<'a> Sharing<'a> {
     }
 
     /// Makes a handle with which other processes can open a buffer (legacy CUDA IPC).
-    ///
-    /// # Errors
-    /// If the driver fails.
     pub fn memory(&self, buffer: Buffer) -> Result<[u64; 8], CudaError> {
         let mut handle = [0; 8];
         // SAFETY: the out pointer is valid for the 64 bytes of a handle; the driver checks the address.
@@ -88,9 +82,6 @@ impl<'a> Sharing<'a> {
     }
 
     /// Imports the memory behind a descriptor, as from another driver.
-    ///
-    /// # Errors
-    /// If the driver fails.
     pub fn import(&self, memory: OwnedFd) -> Result<(), CudaError> {
         let described = ExternalMemory {
             kind: 1,

@@ -24,7 +24,6 @@ functions! {
     copy: "cuMemcpyHtoDAsync_v2", fn(u64, *const c_void, usize, Handle);
 }
 
-/// A stream.
 #[derive(Clone, Copy, Debug)]
 pub struct Stream(Handle);
 
@@ -59,9 +58,6 @@ const THREAD_LOCAL: c_int = 1;
 
 impl<'a> Streams<'a> {
     /// Looks up the functions.
-    ///
-    /// # Errors
-    /// If the driver lacks one.
     pub fn of(context: &'a Context) -> Result<Self, CudaError> {
         Ok(Self {
             context,
@@ -70,9 +66,6 @@ impl<'a> Streams<'a> {
     }
 
     /// Makes a stream.
-    ///
-    /// # Errors
-    /// If the driver fails.
     pub fn stream(&self) -> Result<Stream, CudaError> {
         let mut stream = std::ptr::null_mut();
         // SAFETY: the out pointer is valid.
@@ -82,9 +75,6 @@ impl<'a> Streams<'a> {
     }
 
     /// Makes an event.
-    ///
-    /// # Errors
-    /// If the driver fails.
     pub fn event(&self) -> Result<Event, CudaError> {
         let mut event = std::ptr::null_mut();
         // SAFETY: the out pointer is valid.
@@ -94,9 +84,6 @@ impl<'a> Streams<'a> {
     }
 
     /// Records an event behind the stream's work.
-    ///
-    /// # Errors
-    /// If the driver fails.
     pub fn record(&self, event: Event, stream: Stream) -> Result<(), CudaError> {
         // SAFETY: both were made by this driver and live.
         let code = unsafe { (self.functions.record)(event.0, stream.0) };
@@ -114,17 +101,11 @@ impl<'a> Streams<'a> {
     }
 
     /// Launches one block of a kernel without parameters.
-    ///
-    /// # Errors
-    /// If the driver refuses it.
     pub fn launch(&self, kernel: Function, stream: Stream) -> Result<(), CudaError> {
         self.launch_blocks(kernel, 1, stream)
     }
 
     /// Launches blocks of 32 threads of a kernel without parameters.
-    ///
-    /// # Errors
-    /// If the driver refuses it.
     pub fn launch_blocks(
         &self,
         kernel: Function,
@@ -140,9 +121,6 @@ impl<'a> Streams<'a> {
     }
 
     /// Captures the launches of `work` on a stream as a graph.
-    ///
-    /// # Errors
-    /// If the driver or `work` fails.
     pub fn graph(
         &self,
         stream: Stream,
@@ -163,9 +141,6 @@ impl<'a> Streams<'a> {
     }
 
     /// Launches a graph.
-    ///
-    /// # Errors
-    /// If the driver refuses it.
     pub fn launch_graph(&self, graph: Graph, stream: Stream) -> Result<(), CudaError> {
         // SAFETY: both were made by this driver and live.
         let code = unsafe { (self.functions.graph_launch)(graph.0, stream.0) };
@@ -173,9 +148,6 @@ impl<'a> Streams<'a> {
     }
 
     /// Allocates pinned host memory.
-    ///
-    /// # Errors
-    /// If there is none.
     pub fn pinned(&self, bytes: usize) -> Result<Pinned, CudaError> {
         let mut address = std::ptr::null_mut();
         // SAFETY: the out pointer is valid.
@@ -185,9 +157,6 @@ impl<'a> Streams<'a> {
     }
 
     /// Copies pinned memory to the device asynchronously, as much as fits.
-    ///
-    /// # Errors
-    /// If the driver refuses it.
     pub fn copy(&self, to: Buffer, from: Pinned, stream: Stream) -> Result<(), CudaError> {
         let bytes = to.bytes.min(from.bytes);
         // SAFETY: pinned memory is never given back, and the length lies within both.

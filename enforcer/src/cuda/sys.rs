@@ -136,9 +136,6 @@ impl Driver {
     }
 
     /// Number of visible GPUs.
-    ///
-    /// # Errors
-    /// If the driver fails.
     pub fn device_count(&self) -> Result<i32, CudaError> {
         let mut count = 0;
         // SAFETY: the out pointer is valid.
@@ -158,9 +155,6 @@ impl Driver {
     }
 
     /// An attribute of a GPU, by its number in `CUdevice_attribute`.
-    ///
-    /// # Errors
-    /// If the driver does not know it.
     pub fn attribute(&self, index: i32, attribute: c_int) -> Result<c_int, CudaError> {
         let device = self.device(index)?;
         let mut value = 0;
@@ -172,9 +166,6 @@ impl Driver {
     }
 
     /// UUID of a GPU in NVML's form, `GPU-...`.
-    ///
-    /// # Errors
-    /// If the driver fails.
     pub fn uuid(&self, index: i32) -> Result<String, CudaError> {
         let device = self.device(index)?;
         let mut bytes = [0; 16];
@@ -226,7 +217,6 @@ pub struct Context {
 pub struct Buffer {
     /// Device address.
     pub address: u64,
-    /// Bytes.
     pub bytes: usize,
 }
 
@@ -244,9 +234,6 @@ impl Context {
     }
 
     /// Free and total bytes according to the driver.
-    ///
-    /// # Errors
-    /// If the driver fails.
     pub fn memory(&self) -> Result<(usize, usize), CudaError> {
         let (mut free, mut total) = (0, 0);
         // SAFETY: both out pointers are valid.
@@ -319,9 +306,6 @@ impl Context {
     }
 
     /// Copies from the start of a buffer.
-    ///
-    /// # Errors
-    /// If the driver fails.
     pub fn read(&self, buffer: Buffer, data: &mut [u8]) -> Result<(), CudaError> {
         // SAFETY: the destination is valid for its length; the driver checks the source.
         let code = unsafe {
@@ -349,9 +333,6 @@ impl Context {
     }
 
     /// Launches a kernel on the default stream. Every parameter is one 64-bit word.
-    ///
-    /// # Errors
-    /// If the driver refuses the launch.
     pub fn launch(
         &self,
         kernel: Function,

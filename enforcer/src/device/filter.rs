@@ -17,35 +17,25 @@ const KEPT: usize = 64;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeviceError {
-    /// The kernel does not let this process use BPF.
     #[error(
         "the device filter needs root (CAP_BPF and CAP_NET_ADMIN): {verb} was not permitted\n\
          hint: run gshared as root; without the device filter, programs in claims can open every GPU"
     )]
     NotPermitted {
-        /// The attempted action.
         verb: &'static str,
-        /// The kernel's answer.
         #[source]
         source: io::Error,
     },
-    /// The kernel's verifier rejected the program.
     #[error("the kernel refused the device filter: {log}")]
     Refused {
-        /// The verifier's log; may be empty.
         log: String,
-        /// The kernel's answer.
         #[source]
         source: io::Error,
     },
-    /// Any other failure.
     #[error("cannot {verb} the device filter of {cgroup}")]
     Io {
-        /// The attempted action.
         verb: &'static str,
-        /// The claim's cgroup.
         cgroup: PathBuf,
-        /// The kernel's answer.
         #[source]
         source: io::Error,
     },
@@ -69,7 +59,6 @@ impl DeviceError {
 pub struct Attached {
     /// The kernel's id of the program.
     pub id: u32,
-    /// Its name.
     pub name: String,
     /// Hash of its instructions: equal tags mean equal rules.
     pub tag: [u8; 8],
@@ -94,9 +83,6 @@ pub struct Filters {
 impl Filters {
     /// Loads the program for `rules`, so that the first claim with them need not wait. Also tests whether filters work
     /// here at all.
-    ///
-    /// # Errors
-    /// [`DeviceError::NotPermitted`] or [`DeviceError::Refused`].
     pub fn preload(&mut self, rules: &DeviceRules) -> Result<(), DeviceError> {
         self.loaded(rules).map(drop)
     }
@@ -134,9 +120,6 @@ impl Filters {
     }
 
     /// Sets the filter on a new cgroup without filters: saves the query.
-    ///
-    /// # Errors
-    /// [`DeviceError`].
     pub fn set_on_new(
         &mut self,
         cgroup: &ClaimCgroup,
@@ -148,9 +131,6 @@ impl Filters {
     }
 
     /// Whether the filter of exactly these rules is attached to the cgroup, also after a restart.
-    ///
-    /// # Errors
-    /// [`DeviceError`] if the kernel does not tell.
     pub fn is_set(
         &mut self,
         cgroup: &ClaimCgroup,
@@ -162,17 +142,11 @@ impl Filters {
     }
 
     /// Removes gshare's filters from the cgroup; others' stay.
-    ///
-    /// # Errors
-    /// [`DeviceError`].
     pub fn clear(&self, cgroup: &ClaimCgroup) -> Result<(), DeviceError> {
         clear(cgroup.as_fd(), cgroup.dir())
     }
 
     /// The same for a cgroup by its directory; a removed cgroup has no filters.
-    ///
-    /// # Errors
-    /// [`DeviceError`].
     pub fn clear_dir(&self, dir: &Path) -> Result<(), DeviceError> {
         match std::fs::File::open(dir) {
             Ok(open) => clear(open.as_fd(), dir),
@@ -182,9 +156,6 @@ impl Filters {
     }
 
     /// All device filters of a cgroup, gshare's and others'.
-    ///
-    /// # Errors
-    /// [`DeviceError`] if the kernel does not tell.
     pub fn attached(&self, cgroup: &ClaimCgroup) -> Result<Vec<Attached>, DeviceError> {
         attached(cgroup)
     }

@@ -58,7 +58,6 @@ pub struct GuardRules {
 pub struct Refusal {
     /// The process, in the machine's pid namespace.
     pub pid: i32,
-    /// Its user.
     pub uid: u32,
     /// Its name, at most 15 bytes.
     pub name: String,
@@ -75,9 +74,6 @@ pub struct Refusals {
 
 impl Refusals {
     /// Waits for refusals and returns them.
-    ///
-    /// # Errors
-    /// If the kernel's ring cannot be polled.
     pub fn wait(&mut self) -> io::Result<Vec<Refusal>> {
         let nvidia = self.nvidia;
         let refusal = |bytes: Vec<u8>| {
@@ -236,9 +232,6 @@ impl Guard {
 
     /// Makes `rules` those of this service's filter on a cgroup: attaches it, or replaces the older one in a single
     /// step. Returns true if that changed anything.
-    ///
-    /// # Errors
-    /// [`DeviceError`].
     pub fn set(&mut self, dir: &Path, rules: &GuardRules) -> Result<bool, DeviceError> {
         let io = |verb, source| DeviceError::new(verb, dir, source);
         let cgroup = open(dir).map_err(|e| io("open the cgroup for", e))?;
@@ -256,17 +249,11 @@ impl Guard {
     }
 
     /// Removes this service's filter from every cgroup except those in `keep`. Returns their number.
-    ///
-    /// # Errors
-    /// [`DeviceError`].
     pub fn lift_except(&self, keep: &BTreeSet<PathBuf>) -> Result<usize, DeviceError> {
         lift(keep, |name| name == self.name)
     }
 
     /// Removes the filters of all gshare services from all cgroups of this machine. Returns their number.
-    ///
-    /// # Errors
-    /// [`DeviceError`].
     pub fn lift_all() -> Result<usize, DeviceError> {
         lift(&BTreeSet::new(), |name| name.starts_with(PREFIX))
     }
@@ -348,9 +335,6 @@ fn lift(keep: &BTreeSet<PathBuf>, fits: impl Fn(&str) -> bool) -> Result<usize, 
 /// Removes all filters of the service whose claims are in the tree `root`: those of its claims, including the cgroups
 /// `elsewhere` (kernel names), and those against programs outside claims. For administrators whose service does not
 /// answer. Returns their number.
-///
-/// # Errors
-/// [`DeviceError`].
 pub fn open_tree(root: &str, elsewhere: &[PathBuf]) -> Result<usize, DeviceError> {
     let Ok(mount) = Mount::find() else {
         return Ok(0);

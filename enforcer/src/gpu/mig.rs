@@ -83,7 +83,6 @@ pub struct MigState {
     pub bytes: u64,
     /// The possible sizes.
     pub sizes: Vec<MigSize>,
-    /// The GPU instances.
     pub instances: Vec<MigInstance>,
 }
 
@@ -91,38 +90,23 @@ pub struct MigState {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MigError {
-    /// The GPU, or its driver, cannot be divided.
     #[error("the driver cannot divide this GPU")]
     NotSupported,
-    /// This process has no permission; root has.
     #[error("the driver lets only root divide GPUs")]
     NoPermission,
-    /// A program uses the instance or GPU.
     #[error("the driver says that a program still uses it")]
     InUse,
-    /// Another instance occupies the place.
     #[error("the driver says that there is no room for the instance")]
     NoRoom,
-    /// The GPU is gone, or was reset.
     #[error("the driver has lost the GPU")]
     Lost,
-    /// The mode was noted; it changes at the next reset of the GPU.
     #[error("the mode changes only when the GPU is reset: {0}")]
     Pending(String),
-    /// The driver refused for another reason.
     #[error("the driver refused ({call}): {reason}")]
-    Refused {
-        /// The function.
-        call: &'static str,
-        /// The driver's reason.
-        reason: String,
-    },
-    /// No answer in time; the step may still be done later.
+    Refused { call: &'static str, reason: String },
+    /// The step may still be done later.
     #[error("GPU {gpu} does not answer")]
-    NoAnswer {
-        /// NVML index.
-        gpu: u32,
-    },
+    NoAnswer { gpu: u32 },
 }
 
 pub(super) fn error(call: &'static str, error: &NvmlError) -> MigError {

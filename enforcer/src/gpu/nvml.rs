@@ -28,7 +28,6 @@ const GPM_APART: Duration = Duration::from_millis(100);
 pub(super) enum Scope {
     /// Memory and processes: fresh figures for a grant.
     Memory,
-    /// Everything.
     All,
 }
 

@@ -11,7 +11,6 @@ use super::mig::{MigError, MigOrder, MigState};
 use super::nvml::{self, Eye, Look, Machine, Scope};
 use super::{GpuError, GpuReading, GpuSample, GpuState};
 
-/// Configuration of an observer.
 #[derive(Debug, Clone)]
 pub struct ObserverConfig {
     /// The library, `libnvidia-ml.so.1` with or without a directory.

@@ -15,7 +15,6 @@ pub enum Access {
     Owner,
     /// One other user.
     One(u32),
-    /// Everybody.
     Everybody,
 }
 

@@ -25,59 +25,37 @@ const START: Duration = Duration::from_secs(5);
 /// Maximum path length of a Unix socket, less `/control_privileged` and the final NUL.
 const LONGEST_DIR: usize = 108 - 20;
 
-/// Errors of MPS.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MpsError {
-    /// A system call failed.
     #[error("cannot {verb} {}", path.display())]
     Io {
-        /// The attempted action.
         verb: &'static str,
-        /// The file or directory.
         path: PathBuf,
-        /// The reason.
         #[source]
         source: io::Error,
     },
-    /// Another user than the service's own may have put something there.
     #[error("the MPS directory {} is not safe: {why}", pipe.display())]
     Untrusted {
         /// Directory of the sockets.
         pipe: PathBuf,
-        /// The fault.
         why: String,
     },
-    /// No daemon answers there.
     #[error("no MPS control daemon answers in {}", pipe.display())]
     Silent {
         /// Directory of the sockets.
         pipe: PathBuf,
     },
-    /// The daemon refused the command.
     #[error("the MPS control daemon refused `{command}`: {answer}")]
-    Refused {
-        /// The command.
-        command: String,
-        /// Its answer.
-        answer: String,
-    },
-    /// The daemon does not end, even when killed.
+    Refused { command: String, answer: String },
     #[error("the MPS control daemon of {} (pid {pid}) does not end", pipe.display())]
     Runs {
         /// Directory of the sockets.
         pipe: PathBuf,
-        /// Its process.
         pid: i32,
     },
-    /// The daemon ended at once or never answered.
     #[error("{} does not start: {said}", program.display())]
-    NotStarted {
-        /// The program.
-        program: PathBuf,
-        /// The end of its output.
-        said: String,
-    },
+    NotStarted { program: PathBuf, said: String },
 }
 
 /// One control daemon and its directories.
@@ -132,9 +110,6 @@ fn all_of(pipe: Option<impl Read>) -> String {
 impl Control {
     /// A daemon with the directories `DIR/pipe` and `DIR/log`; it is not started yet. The server runs under its
     /// clients' user id, so everybody must be able to pass through every parent of `dir`.
-    ///
-    /// # Errors
-    /// [`MpsError::Io`] if the directories cannot be made.
     pub fn new(program: &Path, dir: &Path) -> Result<Self, MpsError> {
         let control = Self {
             program: program.to_owned(),
@@ -168,9 +143,6 @@ impl Control {
     }
 
     /// Users who may enter the directory of the sockets; an error if another user may have written there.
-    ///
-    /// # Errors
-    /// [`MpsError::Untrusted`], [`MpsError::Io`].
     pub fn access(&self) -> Result<Access, MpsError> {
         self.check()?;
         access::of(&self.pipe).map_err(failed("read the access list of", &self.pipe))
@@ -388,9 +360,6 @@ impl Control {
     }
 
     /// The default thread percentage: the cheapest request that shows whether the daemon lives.
-    ///
-    /// # Errors
-    /// [`MpsError`] if it does not answer.
     pub fn percentage(&self) -> Result<f64, MpsError> {
         self.share("get_default_active_thread_percentage")
     }
@@ -406,17 +375,11 @@ impl Control {
     }
 
     /// Pids of the servers.
-    ///
-    /// # Errors
-    /// [`MpsError::Silent`].
     pub fn servers(&self) -> Result<Vec<i32>, MpsError> {
         self.pids("get_server_list")
     }
 
     /// Pids of a server's clients; none if the server does not exist.
-    ///
-    /// # Errors
-    /// [`MpsError::Silent`].
     pub fn clients(&self, server: i32) -> Result<Vec<i32>, MpsError> {
         self.pids(&format!("get_client_list {server}"))
     }
@@ -426,9 +389,6 @@ impl Control {
     }
 
     /// State of a server; `None` if it does not exist (any more).
-    ///
-    /// # Errors
-    /// [`MpsError::Silent`].
     pub fn state(&self, server: i32) -> Result<Option<ServerState>, MpsError> {
         Ok(answer::state(
             &self.ask(&format!("get_server_status {server}"))?,
@@ -437,9 +397,6 @@ impl Control {
 
     /// Ends a client's GPU work regularly; true if that worked. Call it before signalling the process: killing a client
     /// with work in flight leaves the server undefined.
-    ///
-    /// # Errors
-    /// [`MpsError::Silent`].
     pub fn terminate(&self, server: i32, client: i32) -> Result<bool, MpsError> {
         let answer = self.ask(&format!("terminate_client {server} {client}"))?;
         Ok(answer.trim() == "0")

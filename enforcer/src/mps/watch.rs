@@ -14,7 +14,6 @@ const SETTLED: Duration = Duration::from_secs(30);
 /// An observed server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Server {
-    /// Process.
     pub pid: i32,
     /// Its state by its own report.
     pub state: ServerState,
@@ -49,7 +48,6 @@ pub enum MpsEvent {
     Fault {
         /// The server.
         pid: i32,
-        /// Its clients.
         clients: Vec<i32>,
     },
     /// A server with a fault serves again.

@@ -13,7 +13,6 @@ const DEEPEST: usize = 33;
 /// A process's user namespace relative to this process's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UserNamespace {
-    /// The same.
     Same,
     /// Below this process's, made by this user; of nested ones the outermost counts.
     Of(u32),

@@ -116,9 +116,6 @@ impl AsRawFd for PidFd {
 
 /// The supplementary groups of the process at the other end of a connected Unix socket, as they were at
 /// `connect`.
-///
-/// # Errors
-/// The kernel's.
 pub fn peer_groups(socket: impl AsFd) -> io::Result<Vec<u32>> {
     sys::peer_groups(socket.as_fd())
 }

@@ -8,17 +8,16 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
 use nix::unistd::{Gid, Group, Uid, User, getgrouplist};
+use serde::{Deserialize, Serialize};
 
 /// The fields of `/proc/<pid>/stat` that gshare uses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stat {
-    /// Process id.
     pub pid: i32,
     /// Name of the executable, at most 15 bytes; may contain spaces and parentheses.
     pub comm: String,
     /// `R`, `S`, `D`, `Z` (zombie), `T` (stopped), ...
     pub state: char,
-    /// Parent.
     pub ppid: i32,
     /// Start time, in clock ticks since boot.
     pub start_ticks: u64,
@@ -27,9 +26,8 @@ pub struct Stat {
 }
 
 /// A permanent identity of a process: pids are reused, the pair with the start time is not.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ProcessKey {
-    /// Process id.
     pub pid: i32,
     /// Start time, in clock ticks since boot.
     pub start_ticks: u64,
@@ -275,7 +273,6 @@ pub fn primary_gid(uid: u32) -> Option<u32> {
     user(uid).map(|user| user.gid.as_raw())
 }
 
-/// The name of a group.
 #[must_use]
 pub fn group_name(gid: u32) -> Option<String> {
     let group = Group::from_gid(Gid::from_raw(gid)).ok()??;

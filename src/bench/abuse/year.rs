@@ -3,9 +3,10 @@
 use std::path::Path;
 
 use gshare_core::ClaimId;
+use gshare_enforcer::proc::ProcessKey;
 
 use crate::clock::unix_ms;
-use crate::daemon::journal::{ClaimRecord, Journal, ProcessRecord};
+use crate::daemon::journal::{ClaimRecord, Journal};
 
 pub(super) const USERS: u32 = 30;
 /// Claims per user and day.
@@ -35,7 +36,7 @@ pub(super) fn fill(path: &Path, days: u64) -> anyhow::Result<u64> {
                 .to_vec()
                 .into(),
             granted_ms: at,
-            process: Some(ProcessRecord {
+            process: Some(ProcessKey {
                 pid: i32::try_from(1000 + n % 30_000).unwrap_or(1),
                 start_ticks: n,
             }),

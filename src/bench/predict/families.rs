@@ -84,7 +84,6 @@ pub(super) struct Family {
 
 #[derive(Clone, Debug)]
 pub(super) struct Run {
-    /// Index of its family.
     pub(super) family: usize,
     /// Index of the run in its family, from 0.
     pub(super) number: usize,

@@ -49,10 +49,6 @@ fn cannot(path: &Path, what: &str, error: &std::io::Error) -> Failure {
 
 impl Recorder {
     /// Creates the file, readable by its owner only, because it shows what everybody runs.
-    ///
-    /// # Errors
-    ///
-    /// When it cannot be created.
     pub(super) fn create(path: &Path) -> Result<Self, Failure> {
         use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
         let file = File::options()

@@ -15,10 +15,6 @@ const STEP_MS: u64 = 10_000;
 const BEAT: Duration = Duration::from_millis(100);
 
 /// The last moment of a recording, with the replies before it.
-///
-/// # Errors
-///
-/// When it cannot be read.
 pub(super) fn last(path: &Path) -> Result<Frame, Failure> {
     let mut recording = Recording::open(path)?;
     let mut frame = Frame::default();
@@ -47,9 +43,6 @@ pub(super) fn last(path: &Path) -> Result<Frame, Failure> {
 }
 
 /// A feed that plays a recording from its start.
-///
-/// # Errors
-/// When it cannot be read.
 pub(super) fn feed(path: &Path, speed: f64) -> Result<Feed, Failure> {
     let recording = Recording::open(path)?;
     let (feeder, feed) = channel();

@@ -170,7 +170,6 @@ pub struct Work {
 pub struct Counters {
     /// SM activity.
     pub sm_active: Option<f64>,
-    /// SM occupancy.
     pub sm_occupancy: Option<f64>,
 }
 

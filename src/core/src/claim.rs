@@ -166,9 +166,7 @@ pub struct Request {
     /// Lease: the claim ends after this time.
     #[serde(rename = "lease_ms", with = "crate::millis")]
     pub lease: Option<Duration>,
-    /// Class of work.
     pub class: Class,
-    /// User id of its owner.
     pub uid: u32,
 }
 
@@ -178,25 +176,18 @@ pub enum RequestError {
     /// A unit could not be read.
     #[error(transparent)]
     Unit(#[from] UnitError),
-    /// More than one GPU, but not a whole number of them.
     #[error("{0} is neither a part of one GPU (up to 1) nor a whole number of GPUs")]
     NotWhole(Share),
-    /// A limit below the guaranteed part.
     #[error(
         "{what} limit {limit} is below the size {request}; a limit is the most a claim may use, so it cannot be lower"
     )]
     LimitBelowRequest {
-        /// `memory` or `SM`.
         what: &'static str,
-        /// The limit as written.
         limit: String,
-        /// The request as written.
         request: String,
     },
-    /// More than all SMs.
     #[error("{0} of a GPU's SMs is more than all of them")]
     TooManySms(Share),
-    /// No memory.
     #[error("a claim needs some memory; --gpu-mem is 0")]
     NoMemory,
 }

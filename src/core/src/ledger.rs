@@ -190,7 +190,6 @@ pub struct Ledger {
 const IN_THE_WAY: Bytes = Bytes::mib(64);
 
 impl Ledger {
-    /// The GPUs by index.
     #[must_use]
     pub fn gpus(&self) -> &[GpuFacts] {
         &self.gpus
@@ -264,7 +263,6 @@ impl Ledger {
             .all(|s| self.admission(s.gpu) == Admission::Queue)
     }
 
-    /// All slices by claim.
     pub fn held(&self) -> impl Iterator<Item = (ClaimId, &[Slice])> {
         self.held.iter().map(|(id, s)| (*id, &**s))
     }
@@ -377,13 +375,11 @@ impl Ledger {
         self.sums.slices(gpu) == 0
     }
 
-    /// Bytes requested on a GPU.
     #[must_use]
     pub fn mem_requested(&self, gpu: usize) -> Bytes {
         self.sums.mem(gpu)
     }
 
-    /// SMs requested on a GPU.
     #[must_use]
     pub fn sm_requested(&self, gpu: usize) -> Share {
         self.sums.sm(gpu)

@@ -18,7 +18,6 @@ pub enum Reason {
     TooManyGpus {
         /// Requested.
         wanted: u32,
-        /// Present.
         present: u32,
     },
     /// More memory than any GPU can ever give.
@@ -30,7 +29,6 @@ pub enum Reason {
     },
     /// There are only MIG instances, and none is large enough.
     Instances {
-        /// GPUs requested.
         gpus: u32,
         /// Requested part of a GPU's memory, if not in bytes, and of its SMs.
         wanted: (Option<Share>, Share),
@@ -47,31 +45,23 @@ pub enum Reason {
     /// Another scheduler decides about all GPUs that it may use.
     Foreign,
     /// Another scheduler's claim names a GPU that this scheduler does not decide about.
-    NotForeign {
-        /// The GPU.
-        gpu: usize,
-    },
+    NotForeign { gpu: usize },
     /// A user, group or project that it counts for is at its maximum.
     Quota(Over),
     /// Claims of its class start at other hours.
     Hours {
-        /// The class.
         class: Class,
         /// When these hours begin, in minutes from midnight; `None` if the class never starts.
         from: Option<u16>,
     },
     /// Claims of its class cannot be reclaimed, and this one would put its owner above the guarantee.
-    Firm {
-        /// The class.
-        class: Class,
-    },
+    Firm { class: Class },
     /// Not enough memory is free.
     Memory {
         /// Requested bytes on one GPU.
         wanted: Bytes,
         /// Most bytes free on one GPU.
         free: Bytes,
-        /// That GPU.
         gpu: usize,
         /// The claims that hold parts of it.
         holders: Vec<ClaimId>,
@@ -86,7 +76,6 @@ pub enum Reason {
         wanted: Share,
         /// Most SMs free on a GPU with enough memory.
         free: Share,
-        /// That GPU.
         gpu: usize,
         /// The claims that hold parts of it.
         holders: Vec<ClaimId>,

@@ -48,7 +48,6 @@ pub enum Hold {
 /// A process of a claim on one GPU, as the driver reports it. `P` identifies a process uniquely.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Seen<P> {
-    /// The process.
     pub process: P,
     /// Bytes; `None` if the driver does not report them.
     pub bytes: Option<Bytes>,
@@ -64,9 +63,7 @@ pub struct Seen<P> {
 /// A claim on one GPU, at one look.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Look<P> {
-    /// The claim.
     pub claim: ClaimId,
-    /// Index of the GPU.
     pub gpu: usize,
     /// Its limit there.
     pub hold: Hold,
@@ -113,18 +110,14 @@ pub struct Finding<P> {
 pub enum Act<P> {
     /// Refuse growth and warn: the claim is now in over-use.
     Warn {
-        /// The claim.
         claim: ClaimId,
-        /// Index of the GPU.
         gpu: usize,
         /// What was found.
         finding: Finding<P>,
     },
     /// End a process: first by request, later by force.
     Stop {
-        /// The claim.
         claim: ClaimId,
-        /// Index of the GPU.
         gpu: usize,
         /// What was found.
         finding: Finding<P>,
@@ -133,20 +126,12 @@ pub enum Act<P> {
     },
     /// Two looks at a member that has only a context agree on the bytes of a context.
     Context {
-        /// The claim.
         claim: ClaimId,
-        /// Index of the GPU.
         gpu: usize,
-        /// Bytes.
         bytes: Bytes,
     },
     /// The over-use has ended: the claim may grow again.
-    Cured {
-        /// The claim.
-        claim: ClaimId,
-        /// Index of the GPU.
-        gpu: usize,
-    },
+    Cured { claim: ClaimId, gpu: usize },
 }
 
 /// A claim under suspicion on one GPU.

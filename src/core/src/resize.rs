@@ -37,81 +37,39 @@ impl Change {
 /// Why a claim cannot have the size that its owner asks for.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ResizeError {
-    /// The claim is not held, or no longer.
     #[error("{id} holds nothing that could be resized")]
-    NotHeld {
-        /// The claim.
-        id: ClaimId,
-    },
-    /// The claim is moving between GPUs, or to or from the host.
+    NotHeld { id: ClaimId },
     #[error("{id} is being moved")]
-    OnItsWay {
-        /// The claim.
-        id: ClaimId,
-    },
-    /// A later resize replaced this one.
+    OnItsWay { id: ClaimId },
     #[error("a later resize of {id} replaced this one")]
-    Replaced {
-        /// The claim.
-        id: ClaimId,
-    },
+    Replaced { id: ClaimId },
     /// The sizes contradict each other.
     #[error(transparent)]
     Sizes(#[from] RequestError),
-    /// The number of GPUs cannot change.
     #[error("{id} holds parts of {held} GPUs; a resize changes the part of each, not their number")]
-    Count {
-        /// The claim.
-        id: ClaimId,
-        /// GPUs that the claim has.
-        held: usize,
-    },
-    /// A user, group or project that it counts for would exceed its maximum.
+    Count { id: ClaimId, held: usize },
     #[error("{0}")]
     Quota(crate::quota::Over),
-    /// The GPU does not respond, so nothing on it can grow.
     #[error("GPU {gpu} does not answer, so nothing on it can grow")]
-    NoAnswer {
-        /// Index of the GPU.
-        gpu: usize,
-    },
-    /// Another scheduler manages the GPU.
+    NoAnswer { gpu: usize },
     #[error("another scheduler decides about GPU {gpu}, and about the size of what runs there")]
-    Foreign {
-        /// Index of the GPU.
-        gpu: usize,
-    },
-    /// More than the GPU can ever provide.
+    Foreign { gpu: usize },
     #[error("needs {wanted} on GPU {gpu}; claims can use at most {largest} there")]
     TooBig {
-        /// Requested memory.
         wanted: Bytes,
-        /// Memory that claims can divide.
         largest: Bytes,
-        /// Index of the GPU.
         gpu: usize,
     },
-    /// The new limit is below the memory in use.
     #[error("its programs have {charge} on GPU {gpu}, which is more than the new limit of {limit}")]
     BelowCharge {
-        /// Memory in use.
         charge: Bytes,
-        /// The new limit.
         limit: Bytes,
-        /// Index of the GPU.
         gpu: usize,
     },
-    /// Other claims hold the room that it needs.
     #[error("{0}")]
     NoRoom(NoRoom),
-    /// A claim has been waiting for the GPU for longer.
     #[error("{ahead} waits for GPU {gpu} and came first")]
-    Behind {
-        /// The waiting claim.
-        ahead: ClaimId,
-        /// Index of the GPU.
-        gpu: usize,
-    },
+    Behind { ahead: ClaimId, gpu: usize },
 }
 
 impl ResizeError {
@@ -151,7 +109,6 @@ impl ResizeError {
 /// What prevents a claim from growing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NoRoom {
-    /// Index of the GPU.
     pub gpu: usize,
     /// The missing resource.
     pub short: Short,
@@ -164,14 +121,12 @@ pub struct NoRoom {
 /// The missing resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Short {
-    /// Memory.
     Memory {
         /// Requested memory.
         wanted: Bytes,
         /// The most that could be guaranteed to the claim there, including what it has.
         most: Bytes,
     },
-    /// SMs.
     Sms {
         /// Requested SMs.
         wanted: Share,

@@ -9,7 +9,6 @@ use crate::units::{Share, UnitError};
 /// Number of GPUs, and the part of each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Size {
-    /// GPUs.
     pub gpus: u32,
     /// Part of each.
     pub each: Share,

@@ -23,7 +23,6 @@ pub fn many(n: usize, one: &str) -> String {
 pub struct Bytes(pub u64);
 
 impl Bytes {
-    /// No bytes.
     pub const ZERO: Self = Self(0);
     /// One MiB.
     pub const MIB: u64 = 1 << 20;
@@ -154,7 +153,6 @@ impl FromStr for Bytes {
 pub struct Share(u32);
 
 impl Share {
-    /// Nothing.
     pub const ZERO: Self = Self(0);
     /// One whole GPU.
     pub const ONE: Self = Self(1000);
@@ -177,7 +175,6 @@ impl Share {
         f64::from(self.0) / 1000.0
     }
 
-    /// In percent.
     #[must_use]
     pub fn percent(self) -> f64 {
         f64::from(self.0) / 10.0
@@ -250,9 +247,6 @@ impl FromStr for Share {
 
 /// Reads a duration: `90s`, `30m`, `2h`, `1d`, `1h30m`, Slurm's `2:00:00` and `1-12:00:00`. A bare
 /// number is minutes, as in Slurm.
-///
-/// # Errors
-/// When it is none of these.
 pub fn parse_duration(text: &str) -> Result<Duration, UnitError> {
     let bad = || {
         UnitError::new(

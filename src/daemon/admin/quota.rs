@@ -9,7 +9,7 @@ use gshare_proto::{AdminDone, ErrorCode, QuotaView, Reply, WireError};
 
 use crate::daemon::command::{Command, RuleCommand};
 use crate::daemon::gpu::Gpus;
-use crate::daemon::journal::{ClaimRecord, Journal, JournalError, QuotaRecord, Store};
+use crate::daemon::journal::{ClaimRecord, Journal, JournalError, Store};
 use crate::daemon::order::{Act, Order};
 use crate::daemon::settings::Settings;
 use crate::daemon::world::World;
@@ -129,7 +129,7 @@ pub(super) fn set(world: &World<'_>, wanted: QuotaView) -> Result<Order, WireErr
     let mut message = format!("{party}: {}", text(&quota));
     Ok(Order {
         acts: vec![act],
-        stores: vec![Store::Quota(QuotaRecord::of(&quota))],
+        stores: vec![Store::Quota(quota.clone())],
         then: vec![Command::Rules(RuleCommand::SetQuota(
             party.clone(),
             Some(quota),
@@ -190,8 +190,8 @@ impl Settings {
 
     /// Reads guarantees from the journal.
     pub(crate) fn load_quotas(&mut self, journal: &Journal) -> Result<(), JournalError> {
-        for record in journal.quotas()? {
-            match record.quota() {
+        for quota in journal.quotas()? {
+            match quota {
                 Ok(quota) => {
                     self.set_quotas.insert(quota.party.clone(), quota);
                 }

@@ -8,7 +8,6 @@ pub(super) const OFF_THE_BUS: u64 = 79;
 /// Required action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Act {
-    /// Nothing.
     Nothing,
     /// The owner fixes the program.
     Program,

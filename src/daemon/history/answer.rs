@@ -430,10 +430,6 @@ impl Store {
     }
 
     /// Sums by user, GPU and claim.
-    ///
-    /// # Errors
-    ///
-    /// As [`Self::history`].
     pub(crate) fn report(
         &self,
         spec: &ReportSpec,

@@ -36,7 +36,6 @@ impl Group {
 /// Which lines are included.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Filter {
-    /// Kinds.
     pub(super) kinds: Vec<i64>,
     /// Only this GPU.
     pub(super) gpu: Option<String>,

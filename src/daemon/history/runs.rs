@@ -39,7 +39,6 @@ pub(crate) struct RunRecord {
     /// Number of the record; 0 until it has one.
     #[serde(default)]
     pub(crate) id: u64,
-    /// Number of the claim.
     pub(crate) claim: u64,
     /// End, Unix milliseconds.
     pub(crate) ended_ms: u64,
@@ -67,7 +66,6 @@ pub(crate) struct RunRecord {
 /// Size and limits of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct AskedByRun {
-    /// Model of its GPU.
     pub(crate) gpu_model: String,
     /// GPUs that it had.
     pub(crate) gpus: u32,
@@ -81,7 +79,6 @@ pub(crate) struct AskedByRun {
     pub(crate) auto: bool,
 }
 
-/// Use of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct UsedByRun {
     /// Peak on one GPU.

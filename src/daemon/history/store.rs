@@ -117,9 +117,7 @@ fn schema() -> String {
 /// A claim's name in reports.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ClaimFace {
-    /// Number.
     pub(crate) claim: u64,
-    /// Owner.
     pub(crate) uid: u32,
     /// Granted, Unix milliseconds.
     pub(crate) since_ms: u64,

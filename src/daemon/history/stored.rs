@@ -36,7 +36,6 @@ macro_rules! of_record {
     };
 }
 
-/// Tables of the journal.
 const JOURNAL: [Table; 9] = [
     table("claim", of_record!()),
     table(
@@ -63,7 +62,6 @@ const JOURNAL: [Table; 9] = [
     },
 ];
 
-/// Tables of the history.
 const HISTORY: [Table; 6] = [
     table("series", "uid = ?1"),
     table("face", "uid = ?1"),

@@ -19,9 +19,7 @@ pub(crate) enum Key {
     Gpu(Arc<str>),
     /// A claim's part of one GPU.
     Claim {
-        /// Number of the claim.
         claim: u64,
-        /// Its owner.
         uid: u32,
         /// UUID of the GPU.
         gpu: Arc<str>,
@@ -86,7 +84,6 @@ fn add(a: Option<f64>, b: Option<f64>) -> Option<f64> {
 }
 
 impl Sum {
-    /// Adds another sum.
     pub(crate) fn add(&mut self, other: &Self) {
         self.looked += other.looked;
         self.claimed += other.claimed;
@@ -164,7 +161,6 @@ pub(crate) struct Fact {
     pub(crate) borrowed: f64,
     /// Fraction of the time with delayed launches.
     pub(crate) throttled: f64,
-    /// Waited for.
     pub(crate) waited: f64,
     /// Nothing of it ran.
     pub(crate) idle: bool,

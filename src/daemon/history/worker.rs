@@ -110,7 +110,6 @@ pub(crate) struct Status {
     pub(crate) bytes: u64,
 }
 
-/// The thread.
 #[derive(Debug)]
 pub(crate) struct Worker {
     orders: mpsc::Sender<Order>,

@@ -25,7 +25,6 @@ CREATE TABLE IF NOT EXISTS quota (
 /// A drained GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DrainRecord {
-    /// UUID of the GPU.
     pub(crate) uuid: String,
     /// Since when, Unix milliseconds.
     pub(crate) since_ms: u64,
@@ -89,23 +88,24 @@ impl Journal {
         Ok(entries)
     }
 
-    /// The guarantees that administrators set.
-    pub(crate) fn quotas(&self) -> Result<Vec<QuotaRecord>, JournalError> {
+    /// The guarantees that administrators set; an error where the party cannot be read.
+    pub(crate) fn quotas(&self) -> Result<Vec<Result<Quota, PartyError>>, JournalError> {
         let mut rows = self.db.prepare(
             "SELECT party, gpus_milli, weight_milli, max_milli FROM quota ORDER BY party",
         )?;
-        let record = |r: &rusqlite::Row<'_>| {
-            Ok(QuotaRecord {
-                party: r.get(0)?,
-                gpus_milli: r.get(1)?,
-                weight_milli: r.get(2)?,
-                max_milli: r.get(3)?,
-            })
+        let quota = |r: &rusqlite::Row<'_>| {
+            let (gpus, max): (Option<u32>, Option<u32>) = (r.get(1)?, r.get(3)?);
+            let weight_milli = r.get(2)?;
+            Ok(r.get::<_, String>(0)?.parse().map(|party| Quota {
+                party,
+                gpus: gpus.map(Share::from_milli),
+                weight_milli,
+                max: max.map(Share::from_milli),
+            }))
         };
-        Ok(rows.query_map([], record)?.collect::<Result<_, _>>()?)
+        Ok(rows.query_map([], quota)?.collect::<Result<_, _>>()?)
     }
 
-    /// The drained GPUs.
     pub(crate) fn drains(&self) -> Result<Vec<DrainRecord>, JournalError> {
         let mut rows = self
             .db
@@ -123,49 +123,21 @@ impl Journal {
     }
 }
 
-/// A guarantee that an administrator set.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct QuotaRecord {
-    party: String,
-    gpus_milli: Option<u32>,
-    weight_milli: Option<u32>,
-    max_milli: Option<u32>,
+/// Inserts or replaces a guarantee.
+pub(super) fn put_quota(tx: &Connection, quota: &Quota) -> Result<(), JournalError> {
+    let party = quota.party.to_string();
+    let (gpus, max) = (quota.gpus.map(Share::milli), quota.max.map(Share::milli));
+    tx.execute(
+        "INSERT OR REPLACE INTO quota (party, gpus_milli, weight_milli, max_milli) VALUES (?1, ?2, ?3, ?4)",
+        params![party, gpus, quota.weight_milli, max],
+    )?;
+    Ok(())
 }
 
-impl QuotaRecord {
-    /// The journaled form.
-    pub(crate) fn of(quota: &Quota) -> Self {
-        Self {
-            party: quota.party.to_string(),
-            gpus_milli: quota.gpus.map(Share::milli),
-            weight_milli: quota.weight_milli,
-            max_milli: quota.max.map(Share::milli),
-        }
-    }
-
-    pub(crate) fn quota(&self) -> Result<Quota, PartyError> {
-        Ok(Quota {
-            party: self.party.parse()?,
-            gpus: self.gpus_milli.map(Share::from_milli),
-            weight_milli: self.weight_milli,
-            max: self.max_milli.map(Share::from_milli),
-        })
-    }
-
-    /// Inserts or replaces it.
-    pub(crate) fn put(&self, tx: &Connection) -> Result<(), JournalError> {
-        tx.execute(
-            "INSERT OR REPLACE INTO quota (party, gpus_milli, weight_milli, max_milli) VALUES (?1, ?2, ?3, ?4)",
-            params![self.party, self.gpus_milli, self.weight_milli, self.max_milli],
-        )?;
-        Ok(())
-    }
-
-    /// Deletes that of a party.
-    pub(crate) fn remove(tx: &Connection, party: &str) -> Result<(), JournalError> {
-        tx.execute("DELETE FROM quota WHERE party = ?1", [party])?;
-        Ok(())
-    }
+/// Deletes that of a party.
+pub(super) fn remove_quota(tx: &Connection, party: &str) -> Result<(), JournalError> {
+    tx.execute("DELETE FROM quota WHERE party = ?1", [party])?;
+    Ok(())
 }
 
 impl DrainRecord {

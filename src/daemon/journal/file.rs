@@ -9,19 +9,14 @@ use super::past::{Budget, Ended};
 /// Why the journal failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum JournalError {
-    /// It could not be opened.
     #[error("cannot open the journal {}", path.display())]
     Open {
-        /// The file.
         path: PathBuf,
-        /// Cause.
         #[source]
         source: rusqlite::Error,
     },
-    /// A statement failed, for example because of a full disk or a damaged file.
     #[error("cannot use the journal: {0}")]
     Sql(rusqlite::Error),
-    /// A record could not be encoded or decoded.
     #[error("a record of the journal is damaged")]
     Record(#[from] serde_json::Error),
 }

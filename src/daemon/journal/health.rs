@@ -1,14 +1,14 @@
 //! Errors of GPUs, until an administrator reports the repair or the machine restarts.
 
+use gshare_core::Quota;
 use rusqlite::{Connection, params};
 
-use super::admin::{DrainRecord, QuotaRecord};
+use super::admin::{DrainRecord, put_quota, remove_quota};
 use super::file::{Journal, JournalError, put_meta, signed};
 
 /// A journaled error of a GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct XidRecord {
-    /// UUID of the GPU.
     pub(crate) uuid: String,
     /// When, Unix milliseconds.
     pub(crate) at_ms: u64,
@@ -38,7 +38,7 @@ pub(crate) enum Store {
     /// A GPU, named by its lasting name, is drained no longer.
     Undrain(String),
     /// An administrator has set a guarantee.
-    Quota(QuotaRecord),
+    Quota(Quota),
     /// The guarantee of this party is removed.
     NoQuota(String),
 }
@@ -55,8 +55,8 @@ impl Store {
             Self::Meta(key, value) => put_meta(db, key, value),
             Self::Drain(drain) => drain.put(db),
             Self::Undrain(name) => DrainRecord::remove(db, name),
-            Self::Quota(quota) => quota.put(db),
-            Self::NoQuota(party) => QuotaRecord::remove(db, party),
+            Self::Quota(quota) => put_quota(db, quota),
+            Self::NoQuota(party) => remove_quota(db, party),
             Self::AddXid(_) | Self::ForgetXids { .. } => Ok(()),
         }
     }

@@ -3,6 +3,7 @@
 use gshare_config::Stage;
 use gshare_core::Held;
 use gshare_core::units::Bytes;
+use gshare_enforcer::proc::ProcessKey;
 use std::path::{Path, PathBuf};
 
 use gshare_proto::{ClaimSpec, CommandLine, KernelSpec, SignalSpec};
@@ -14,7 +15,6 @@ use crate::daemon::line::Line;
 /// A journaled part of a claim on one GPU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SliceRecord {
-    /// UUID of the GPU.
     pub(crate) uuid: String,
     /// Ties the usage page to this grant.
     pub(crate) token: u64,
@@ -31,34 +31,21 @@ pub(crate) struct SliceRecord {
     pub(crate) held: Held,
 }
 
-/// Identity of a process: pids are reused, pid and start together are not.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct ProcessRecord {
-    /// Process id.
-    pub(crate) pid: i32,
-    /// Start in clock ticks since boot.
-    pub(crate) start_ticks: u64,
-}
-
 /// A journaled claim that is granted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ClaimRecord {
-    /// Number.
     pub(crate) id: u64,
-    /// Owner.
     pub(crate) uid: u32,
     /// Name given by the user.
     pub(crate) name: Option<String>,
-    /// Project.
     pub(crate) project: String,
-    /// Class.
     pub(crate) class: String,
     #[serde(flatten)]
     pub(crate) command: Line,
     /// Granted, Unix milliseconds.
     pub(crate) granted_ms: u64,
     /// The command; absent for a held claim without one.
-    pub(crate) process: Option<ProcessRecord>,
+    pub(crate) process: Option<ProcessKey>,
     /// Its GPUs.
     pub(crate) slices: Vec<SliceRecord>,
     /// Where it is.
@@ -145,7 +132,7 @@ pub(crate) struct OriginRecord {
 pub(crate) struct RunsRecord {
     /// Processes that joined later (used without cgroups, where descent determines membership).
     #[serde(default)]
-    pub(crate) joined: Vec<ProcessRecord>,
+    pub(crate) joined: Vec<ProcessKey>,
     /// The cgroup of the service whose main process is the command, if the claim lives in it.
     #[serde(default)]
     pub(crate) lodging: Option<PathBuf>,
@@ -215,7 +202,6 @@ impl From<KernelSpec> for KernelRecord {
 pub(crate) struct BehalfRecord {
     /// The cgroup, as the kernel names it.
     pub(crate) cgroup: PathBuf,
-    /// The request.
     pub(crate) spec: Box<ClaimSpec>,
     /// The cgroup was there.
     pub(crate) seen: bool,
@@ -276,12 +262,10 @@ impl ClaimRecord {
 pub(crate) struct SampleRecord {
     /// When, Unix milliseconds.
     pub(crate) at_ms: u64,
-    /// UUID of the GPU.
     pub(crate) uuid: String,
     /// SM activity, or busy time if the GPU does not count it, in percent.
     pub(crate) activity: Option<f32>,
     /// Bytes in use by all programs.
     pub(crate) used_bytes: Option<u64>,
-    /// Claimed bytes.
     pub(crate) claimed_bytes: u64,
 }

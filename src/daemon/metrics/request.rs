@@ -23,7 +23,6 @@ pub(super) struct Request {
     pub(super) head: bool,
 }
 
-/// It is too long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct TooLong;
 

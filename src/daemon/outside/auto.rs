@@ -53,7 +53,6 @@ impl AutoClaim {
         &self.record
     }
 
-    /// Its owner.
     pub(crate) fn uid(&self) -> u32 {
         self.record.uid
     }
@@ -86,7 +85,6 @@ pub(crate) enum Change {
         process: ProcessKey,
         /// Reports its end.
         pidfd: Arc<PidFd>,
-        /// The notice.
         text: String,
     },
     /// An account ends.

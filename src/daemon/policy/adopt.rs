@@ -80,7 +80,7 @@ pub(crate) fn order(
     };
     record.origin.adopted = true;
     record.terms.hold = false;
-    record.process = Some(convert::record(process));
+    record.process = Some(process);
     record.origin.place = super::deny::cgroup_of(pid).map(|p| p.display().to_string());
     let held = held.iter().filter_map(|(g, b)| Some((*g, Bytes((*b)?))));
     let adoption = Adoption {
@@ -324,7 +324,7 @@ mod tests {
         let itself = adopt(&scene, own, Some(500)).expect_err("it is the service's own");
         assert!(itself.message.contains("gshare itself"), "{itself:?}");
         let process = proc::key(own.cast_signed()).expect("it lives");
-        scene.claim(1, 0).record.process = Some(convert::record(process));
+        scene.claim(1, 0).record.process = Some(process);
         let again = adopt(&scene, own, Some(500)).expect_err("it is in a claim");
         assert!(again.message.contains("already in c1"), "{again:?}");
     }

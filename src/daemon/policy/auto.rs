@@ -65,7 +65,7 @@ fn begin(
         class: gshare_core::Class::default().name().to_owned(),
         command: convert::command_line(process.pid).into(),
         granted_ms: unix_ms(),
-        process: Some(convert::record(process)),
+        process: Some(process),
         origin: OriginRecord {
             uncapped: true,
             place: super::deny::cgroup_of(process.pid).map(|p| p.display().to_string()),
@@ -149,7 +149,7 @@ fn end_of(world: &World<'_>, auto: &AutoClaim) -> Option<String> {
 
 /// An account of an earlier run of the service, with a handle on its process; `None` if that has ended.
 pub(crate) fn restored(record: &ClaimRecord) -> Option<(ProcessKey, PidFd)> {
-    let process = record.process.map(convert::key)?;
+    let process = record.process?;
     let fd = PidFd::open(process.pid).ok().flatten()?;
     (proc::key(process.pid) == Some(process) && !fd.has_exited()).then_some((process, fd))
 }

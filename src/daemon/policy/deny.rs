@@ -100,7 +100,6 @@ fn watched(world: &World<'_>, mount: &Mount) -> BTreeSet<PathBuf> {
     dirs
 }
 
-/// Rules of the filter.
 fn rules(world: &World<'_>, mount: &Mount, exempt: &BTreeSet<PathBuf>) -> GuardRules {
     let ids = exempt.iter().filter_map(|path| {
         let dir = mount.dir_of(path.to_str()?)?;

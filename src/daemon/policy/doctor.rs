@@ -55,7 +55,6 @@ fn reconcile_row(world: &World<'_>) -> Check {
     }
 }
 
-/// All rows of the policy.
 pub(crate) fn policy_rows(world: &World<'_>, journal: &Journal, viewer: Viewer) -> Vec<Check> {
     vec![
         limits::limits_row(world),

@@ -377,7 +377,7 @@ mod tests {
             },
         };
         let live = scene.claim(1, 0);
-        live.record.process = Some(convert::record(process));
+        live.record.process = Some(process);
         live.record.runs.stage = gshare_config::Stage::Reclaim;
         format!("{:?}", follows(&scene.world(), vec![act(finding)]))
     }

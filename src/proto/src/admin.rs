@@ -117,7 +117,6 @@ pub enum AdminCall {
     },
     /// Stores the result of the driver checks on this machine. Absent: only checks the caller's rights.
     Conformance {
-        /// The result.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         found: Option<Conformance>,
     },
@@ -137,7 +136,6 @@ pub const SLURM_JOB: &str = "slurm-";
 /// A claim on behalf.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ClaimFor {
-    /// Its owner.
     pub uid: u32,
     /// Its name, unique on the machine among claims on behalf.
     pub name: Label<64>,
@@ -185,7 +183,6 @@ pub struct QuotaView {
 /// Result of the driver checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Conformance {
-    /// Index of the GPU.
     pub gpu: u32,
     /// Checks that ran and apply here.
     pub checks: u32,
@@ -224,7 +221,6 @@ pub struct DrainView {
     pub since_ms: u64,
     /// Name of the administrator.
     pub by: String,
-    /// Reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }

@@ -48,7 +48,6 @@ pub fn printable(text: &str) -> impl Iterator<Item = char> + '_ {
 macro_rules! text {
     ($name:ident) => {
         impl<const N: usize> $name<N> {
-            /// The text.
             #[must_use]
             pub fn as_str(&self) -> &str {
                 &self.0
@@ -235,7 +234,6 @@ impl CommandLine {
         Self(kept)
     }
 
-    /// The words.
     #[must_use]
     pub fn into_words(self) -> Vec<String> {
         self.0

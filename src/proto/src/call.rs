@@ -84,7 +84,6 @@ pub struct ClaimSpec {
     /// `--movable`, `--no-movable`: whether it may be moved to other GPUs while it runs (default).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub movable: Option<bool>,
-    /// How long to wait.
     #[serde(default)]
     pub wait: Wait,
     /// Whether the claim outlives the command (`--hold`): it ends with `release` or its time limit.
@@ -110,7 +109,6 @@ pub struct ClaimSpec {
 /// A signal that tells programs to save their state before the claim ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SignalSpec {
-    /// Its number.
     pub number: i32,
     /// Seconds before the end.
     pub before_s: u32,
@@ -258,7 +256,6 @@ pub enum Call {
     /// State of the time limit of the claim whose command a process of the caller's is or was. Answers
     /// [`Reply::Lease`].
     Lease {
-        /// The process.
         pid: u32,
         /// Its start, in clock ticks since boot.
         start_ticks: u64,
@@ -268,7 +265,6 @@ pub enum Call {
     /// Makes a running process a claim of its owner. Owner or root only. Answers [`Reply::Granted`] or, if it does
     /// not fit now, [`Reply::Error`]. Without a size it claims the process's present use.
     Adopt {
-        /// The process.
         pid: u32,
         /// The request; its command, directory and wait are ignored.
         spec: Box<ClaimSpec>,
@@ -373,9 +369,7 @@ pub struct Resized {
 /// A claim's part of one GPU. Bytes, and fractions of the SMs from 0 to 1.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ResizedGpu {
-    /// Index of the GPU.
     pub gpu: u32,
-    /// Its UUID.
     pub uuid: String,
     /// Guaranteed bytes.
     pub mem_request: u64,
@@ -383,7 +377,6 @@ pub struct ResizedGpu {
     pub mem_limit: u64,
     /// Guaranteed SMs.
     pub sm_request: f64,
-    /// Limit of SMs.
     pub sm_limit: f64,
 }
 
@@ -395,7 +388,6 @@ pub struct Tried {
     /// It could never run here.
     #[serde(default)]
     pub never: bool,
-    /// A sentence for display.
     pub message: String,
     /// The GPUs where it would start.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -429,7 +421,6 @@ pub struct Tried {
 /// A part of a GPU that a claim would get.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TriedGpu {
-    /// Index.
     pub gpu: u32,
     /// Guaranteed bytes.
     pub mem: u64,
@@ -438,7 +429,6 @@ pub struct TriedGpu {
     pub mem_limit: u64,
     /// Guaranteed fraction of the SMs, 0 to 1.
     pub sm: f64,
-    /// Limit of the SMs.
     #[serde(default)]
     pub sm_limit: f64,
 }
@@ -446,7 +436,6 @@ pub struct TriedGpu {
 /// An action on a claim that would make room for another.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TakingView {
-    /// The claim.
     pub id: String,
     /// Its owner.
     pub user: String,
@@ -506,13 +495,11 @@ pub enum Reply {
     },
     /// The log of a claim, or claims that ended.
     Log {
-        /// The claim.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         id: Option<String>,
         /// Claims that run or wait.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         present: Vec<String>,
-        /// Its entries.
         entries: Vec<Notice>,
     },
     /// The state of everything.
@@ -534,16 +521,12 @@ pub enum Reply {
     Container(ContainerPlace),
     /// An administrator's request is done.
     Admin(AdminDone),
-    /// The quotas in force.
     Quotas {
         /// By party.
         quotas: Vec<QuotaView>,
     },
     /// Entries of the audit log, oldest first.
-    Audit {
-        /// The entries.
-        entries: Vec<AuditEntry>,
-    },
+    Audit { entries: Vec<AuditEntry> },
     /// The request failed.
     Error(WireError),
 }
@@ -631,7 +614,6 @@ pub enum ErrorCode {
 /// A failure: what happened, why, and what to do.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WireError {
-    /// Kind.
     pub code: ErrorCode,
     /// Sentence, lower case, no full stop.
     pub message: String,

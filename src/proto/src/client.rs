@@ -11,25 +11,19 @@ use crate::{Call, Hello, MAX_LINE, PROTOCOL, Reply, WireError, messages};
 /// Why a call failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// No service listens there.
     #[error("{}", messages::no_answer(.path.display()))]
     NoService {
         /// Socket.
         path: PathBuf,
-        /// Cause.
         #[source]
         source: io::Error,
     },
-    /// The connection broke.
     #[error("the connection to the gshare service broke")]
     Io(#[from] io::Error),
-    /// The service closed the connection.
     #[error("the gshare service closed the connection")]
     Closed,
-    /// This client does not understand the service's reply.
     #[error("{}", messages::strange_answer())]
     Garbled(#[source] serde_json::Error),
-    /// The service refused the call.
     #[error("{}", .0.message)]
     Refused(WireError),
 }
@@ -83,10 +77,6 @@ impl Client {
     }
 
     /// The next line of an answer with several lines.
-    ///
-    /// # Errors
-    ///
-    /// As for [`Self::call`].
     pub fn next_reply(&mut self) -> Result<Reply, ClientError> {
         loop {
             match self.read()? {
@@ -102,10 +92,6 @@ impl Client {
     }
 
     /// Calls `tell` once if the greeting has not arrived after this time; the wait goes on.
-    ///
-    /// # Errors
-    ///
-    /// As for [`Self::set_read_timeout`].
     pub fn tell_if_late(&mut self, after: Duration, tell: fn()) -> io::Result<()> {
         self.set_read_timeout(Some(after))?;
         self.late = Some(tell);
@@ -113,10 +99,6 @@ impl Client {
     }
 
     /// Limits how long a read may block, in place of [`Self::tell_if_late`]; `None` waits for ever.
-    ///
-    /// # Errors
-    ///
-    /// When the socket option cannot be set.
     pub fn set_read_timeout(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         self.late = None;
         self.reader.get_ref().set_read_timeout(timeout)

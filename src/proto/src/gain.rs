@@ -8,7 +8,6 @@ use crate::{GpuView, Snapshot};
 /// The programs without a claim, and the GPUs that they need.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Gain {
-    /// Programs.
     pub programs: usize,
     /// GPUs that they occupy now.
     pub held: usize,

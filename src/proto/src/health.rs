@@ -20,7 +20,6 @@ pub enum Grade {
 pub struct XidView {
     /// When, Unix milliseconds.
     pub at_ms: u64,
-    /// The number.
     pub code: u64,
     /// Its meaning, for display.
     pub text: String,

@@ -149,7 +149,6 @@ pub struct HistorySeries {
 /// Means per hour of the week, percent of the machine: seven rows, Monday first, of 24 hours of local time.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Heat {
-    /// Claimed.
     pub claimed: Vec<Vec<Option<f32>>>,
     /// Used (SM activity).
     pub used: Vec<Vec<Option<f32>>>,
@@ -230,23 +229,18 @@ impl Usage {
     }
 }
 
-/// A GPU in a report.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct GpuReport {
     /// Present index; absent for a removed GPU.
     pub gpu: Option<u32>,
-    /// UUID.
     pub uuid: String,
     /// Sums over its claims; use is the device's own.
     pub usage: Usage,
 }
 
-/// A user in a report.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct UserReport {
-    /// uid.
     pub uid: u32,
-    /// Name.
     pub user: String,
     /// Sums.
     pub usage: Usage,
@@ -257,7 +251,6 @@ pub struct UserReport {
 /// A project in a report; of Slurm jobs, their account.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ProjectReport {
-    /// Its name.
     pub project: String,
     /// Sums.
     pub usage: Usage,
@@ -268,9 +261,7 @@ pub struct ProjectReport {
 pub struct IdleHolding {
     /// `c3`.
     pub id: String,
-    /// Owner's name.
     pub user: String,
-    /// Project.
     pub project: String,
     /// The program, for display.
     pub what: String,
@@ -315,7 +306,6 @@ pub struct ReportView {
     pub gpu_count: u32,
     /// All users together (or the requested one).
     pub total: Usage,
-    /// GPUs.
     pub gpus: Vec<GpuReport>,
     /// Users, the one with the most claimed first.
     pub users: Vec<UserReport>,
@@ -383,9 +373,7 @@ impl Fared {
 /// Replayed runs of a user.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct UserFared {
-    /// uid.
     pub uid: u32,
-    /// Name.
     pub user: String,
     /// The result.
     #[serde(flatten)]

@@ -84,7 +84,6 @@ pub struct IdleView {
 /// Free room on the GPUs of one model.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ModelRoomView {
-    /// The model.
     pub model: String,
     /// The largest free part of one GPU, 0 to 1.
     pub largest: f64,

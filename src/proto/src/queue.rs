@@ -14,13 +14,9 @@ pub struct QueueView {
     pub id: String,
     /// Name given by the user.
     pub name: Option<String>,
-    /// Owner.
     pub uid: u32,
-    /// Owner's name.
     pub user: String,
-    /// Project.
     pub project: String,
-    /// Class.
     pub class: String,
     /// Its program.
     pub what: String,

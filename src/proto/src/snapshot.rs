@@ -39,7 +39,6 @@ pub enum Source {
 pub struct Figure {
     /// The value; unit as the field says.
     pub value: f64,
-    /// Its source.
     pub source: Source,
     /// An estimate, shown with `~`.
     #[serde(default)]
@@ -64,7 +63,6 @@ pub enum Caps {
 pub struct Snapshot {
     /// When, Unix milliseconds.
     pub taken_ms: u64,
-    /// Host name.
     pub host: String,
     /// Driver version, `580.95.05`.
     pub driver: Option<String>,
@@ -77,7 +75,6 @@ pub struct Snapshot {
     /// Free room for the viewer; absent without a service.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub claimable_now: Option<ClaimableView>,
-    /// GPUs by index.
     pub gpus: Vec<GpuView>,
     /// Granted claims by id.
     pub claims: Vec<ClaimView>,
@@ -106,14 +103,12 @@ fn is_none(count: &usize) -> bool {
 pub struct ClaimableView {
     /// Free fractions, all GPUs together.
     pub sum: f64,
-    /// By model.
     pub models: Vec<crate::ModelRoomView>,
 }
 
 /// The service itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServiceView {
-    /// Version.
     pub version: String,
     /// `system` (root) or `user`.
     pub mode: String,
@@ -125,7 +120,6 @@ pub struct ServiceView {
     pub device_filter: bool,
     /// Whether claims have the library on their library path.
     pub shim: bool,
-    /// uid of the service.
     pub uid: u32,
     /// Number of looks at the driver, one per tick: figures and over-use change with it.
     #[serde(default)]
@@ -207,7 +201,6 @@ pub struct OffView {
     pub by: String,
 }
 
-/// State of a GPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum GpuState {
@@ -222,7 +215,6 @@ pub enum GpuState {
     Released,
 }
 
-/// One GPU.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct GpuView {
     /// Index in NVML order.
@@ -238,7 +230,6 @@ pub struct GpuView {
     /// The mode that it gets once no claim holds a part of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode_wanted: Option<String>,
-    /// State.
     pub state: GpuState,
     /// An administrator has drained it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -246,7 +237,6 @@ pub struct GpuView {
     /// For an instance (MIG): the fraction of its GPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instance: Option<InstanceView>,
-    /// SMs.
     pub sms: Option<u32>,
     /// Physical bytes.
     pub mem_total: Option<u64>,
@@ -300,11 +290,8 @@ pub struct GpuView {
     /// SM activity of the last minutes (or busy time if there is no better figure), oldest first, percent.
     #[serde(default)]
     pub history: Vec<Option<f32>>,
-    /// Degrees Celsius.
     pub temperature_c: Option<u32>,
-    /// Watts.
     pub power_w: Option<f64>,
-    /// Watts.
     pub power_limit_w: Option<f64>,
     /// Its health; absent if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -358,9 +345,7 @@ pub struct InstanceView {
 /// A claim's part of one GPU.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ClaimGpu {
-    /// Index of the GPU.
     pub gpu: u32,
-    /// UUID of the GPU.
     pub uuid: String,
     /// Guaranteed fraction of the SMs, 0 to 1.
     pub sm_request: f64,
@@ -414,7 +399,6 @@ pub struct ClaimGpu {
     pub mem_peak: Option<u64>,
 }
 
-/// State of a claim.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ClaimState {
@@ -434,11 +418,8 @@ pub struct ClaimView {
     pub id: String,
     /// Name given by the user.
     pub name: Option<String>,
-    /// Owner.
     pub uid: u32,
-    /// Owner's name.
     pub user: String,
-    /// Project it counts for.
     pub project: String,
     /// `interactive`, `batch` or `inference`.
     pub class: String,
@@ -463,7 +444,6 @@ pub struct ClaimView {
     /// process.
     #[serde(default)]
     pub adopted: bool,
-    /// State.
     pub state: ClaimState,
     /// The state in words for the screen: `run`, `idle 41m`, `at limit`, `ends 16:05`.
     pub state_text: String,
@@ -477,7 +457,6 @@ pub struct ClaimView {
     pub since_ms: u64,
     /// End of the time limit, Unix milliseconds.
     pub ends_ms: Option<u64>,
-    /// Its GPUs.
     pub gpus: Vec<ClaimGpu>,
     /// Names of the containers that run in it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -563,7 +542,6 @@ pub struct TurnsView {
 pub struct StuckView {
     /// Number of the claim that runs it.
     pub claim: u64,
-    /// Index of the GPU.
     pub gpu: usize,
     /// Seconds since it began.
     pub seconds: u64,
@@ -581,9 +559,7 @@ impl StuckView {
 /// A process of a claim on one GPU, by the driver.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ProcessView {
-    /// Process.
     pub pid: u32,
-    /// Index of the GPU.
     pub gpu: u32,
     /// Bytes.
     pub mem_used: Option<u64>,
@@ -596,9 +572,7 @@ pub struct ProcessView {
 /// Totals of a user.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct UserView {
-    /// uid.
     pub uid: u32,
-    /// Name.
     pub user: String,
     /// Claimed fractions of the SMs, summed, in GPUs: here and below an instance counts as its fraction of the GPU's
     /// SMs.
@@ -623,7 +597,6 @@ pub struct UserView {
     pub mem_used: Option<u64>,
     /// Sizes of waiting claims, in GPUs.
     pub waiting: f64,
-    /// Number of granted claims.
     pub claims: u32,
     /// Sums over the last 24 hours; absent if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -633,15 +606,12 @@ pub struct UserView {
 /// A GPU process without a claim.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct UnclaimedView {
-    /// Process.
     pub pid: u32,
     /// Owner's uid, if the process could be read.
     pub uid: Option<u32>,
-    /// Owner's name.
     pub user: Option<String>,
     /// Command line.
     pub what: String,
-    /// Index of the GPU.
     pub gpu: u32,
     /// Bytes, by the driver.
     pub mem_used: Option<u64>,
@@ -662,14 +632,12 @@ pub struct Notice {
     pub at_ms: u64,
     /// Claim it concerns.
     pub claim: Option<String>,
-    /// Sentence.
     pub text: String,
 }
 
 /// Advice: a true sentence and a command that works.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Advice {
-    /// Sentence.
     pub text: String,
     /// Command that acts on it.
     pub command: Option<String>,

@@ -21,9 +21,7 @@ use crate::{
 /// Initial values of a limits page.
 #[derive(Debug, Clone)]
 pub struct LimitsInit {
-    /// The claim.
     pub claim: u64,
-    /// The GPU.
     pub uuid: GpuUuid,
     /// Random; ties the usage page of the same grant to this page.
     pub token: u64,
@@ -134,7 +132,6 @@ impl LimitsFile {
         })
     }
 
-    /// Path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }

@@ -21,7 +21,6 @@ use crate::{
 /// A slot that was handed out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Assigned {
-    /// Number of the slot.
     pub slot: usize,
     /// Times the slot was handed out.
     pub generation: u64,
@@ -49,7 +48,6 @@ impl std::error::Error for AssignError {}
 /// Figures of a member, untrusted and clamped.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SlotView {
-    /// Number of the slot.
     pub slot: usize,
     /// Times the slot was handed out.
     pub generation: u64,
@@ -79,7 +77,6 @@ pub struct SlotView {
     pub flags: u64,
     /// SMs that the driver shows to it as an MPS client.
     pub mps_sms: Option<u64>,
-    /// Bytes copied.
     pub copied_bytes: u64,
     /// Highest charge of the whole claim that the process has seen, at most the GPU's size.
     pub peak_bytes: u64,
@@ -276,7 +273,6 @@ impl UsageMemfd {
         self.fd.as_fd()
     }
 
-    /// The page itself.
     pub fn page(&self) -> &UsagePage {
         self.map.get()
     }

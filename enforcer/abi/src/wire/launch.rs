@@ -25,7 +25,6 @@ pub struct Bind {
     pub from: String,
     /// Device number of its file system: the path may mean another file by now.
     pub device: u64,
-    /// Its inode.
     pub inode: u64,
     /// Absolute path of the file that it hides.
     pub on: String,
@@ -34,7 +33,6 @@ pub struct Bind {
 /// Steps of the launcher before it becomes the command.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// Number of the claim.
     pub claim: u64,
     /// Majors of the driver's character devices: open ones are closed.
     pub majors: Vec<u64>,
@@ -51,16 +49,12 @@ pub enum LaunchAnswer {
     Refused {
         /// Code: `not_permitted`, `ended`, `unavailable` or `internal`.
         code: String,
-        /// A sentence for people.
         message: String,
     },
 }
 
 impl LaunchAnswer {
     /// Decodes a message.
-    ///
-    /// # Errors
-    /// [`Malformed`], which names the missing part.
     pub fn read(message: &[u8]) -> Result<Self, Malformed> {
         let (kind, mut body) = open(message)?;
         match kind {

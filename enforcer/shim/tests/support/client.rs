@@ -54,7 +54,8 @@ macro_rules! call {
 pub(super) use call;
 
 /// If the environment makes this process the client, runs until stdin ends.
-pub(crate) fn run() {
+#[test]
+fn client() {
     if std::env::var_os("SHIM_TEST_CLIENT").is_none() {
         println!("skipped: runs as a child of another test only");
         return;

@@ -34,6 +34,7 @@ use gshare_abi::{
     wire::{Answer, Register, Request, Seat, read_request},
 };
 use gshare_artifacts::{Mode, stage_shim};
+use gshare_sim_board::{Board, BoardSpec};
 
 pub(crate) const MIB: u64 = 1 << 20;
 pub(crate) const GIB: u64 = 1 << 30;
@@ -131,6 +132,32 @@ impl Desk {
         };
         desk.listen();
         desk
+    }
+
+    /// A claim on the simulated driver, whose kernels have these costs. Of the board's models it has those of `gpus`,
+    /// each with a cap by its place in `gpus` and the overhead of a context. Returns that overhead, too.
+    pub(crate) fn simulated(
+        models: &[&str],
+        costs: &str,
+        gpus: &[usize],
+        cap: impl Fn(usize, u64) -> u64,
+    ) -> (Self, Board, u64) {
+        let directory = tempfile::tempdir().unwrap();
+        let sim = directory.path().join("sim");
+        gshare_artifacts::stage_sim(&sim).unwrap();
+        if !costs.is_empty() {
+            fs::write(sim.join("costs"), costs).unwrap();
+        }
+        let board = Board::create(&sim.join("board"), &BoardSpec::new(models)).unwrap();
+        let all = board.snapshot().gpus;
+        let overhead = all[gpus[0]].model.context_overhead;
+        let held = gpus.iter().enumerate().map(|(nth, gpu)| {
+            let uuid = GpuUuid(all[*gpu].uuid_bytes);
+            assert_eq!(all[*gpu].uuid, uuid.to_string());
+            (uuid, cap(nth, overhead), overhead)
+        });
+        let desk = Self::before(directory, &sim.join("lib/libcuda.so.1"), held);
+        (desk, board, overhead)
     }
 
     /// Changes the shim to the one that a launcher puts in the fake driver's place.
@@ -313,7 +340,7 @@ impl Client {
     pub(crate) fn start(libraries: &Path, prepare: impl FnOnce(&mut Command)) -> Self {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command
-            .args(["--exact", "client", "--nocapture"])
+            .args(["--exact", "support::client::client", "--nocapture"])
             .env("SHIM_TEST_CLIENT", "1");
         Self::of(command, libraries, prepare)
     }

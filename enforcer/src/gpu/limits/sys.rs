@@ -46,25 +46,16 @@ pub enum LimitOrder {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LimitError {
-    /// The driver has no such limits, at least for this GPU.
     #[error("this driver has no memory limits for control groups (needs release 615 or later)")]
     Unsupported,
-    /// NVML refused.
     #[error("NVML does not {verb} the memory limit of {cgroup}: error {code}")]
     Refused {
-        /// The attempted action.
         verb: &'static str,
-        /// Path of the control group.
         cgroup: PathBuf,
-        /// `nvmlReturn_t`.
         code: u32,
     },
-    /// The GPU did not answer in time, or does not exist.
     #[error("GPU {gpu} gave no answer about memory limits")]
-    NoAnswer {
-        /// NVML index.
-        gpu: u32,
-    },
+    NoAnswer { gpu: u32 },
 }
 
 /// `nvmlSetMemoryLimits_v1_t`

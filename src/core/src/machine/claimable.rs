@@ -23,7 +23,6 @@ pub struct Caller {
 /// Room on the GPUs of one model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelRoom {
-    /// The model.
     pub model: String,
     /// The largest part of one GPU.
     pub largest: Share,
@@ -38,7 +37,6 @@ pub struct Claimable {
     pub by_gpu: Vec<Share>,
     /// The claim for which the rest of each GPU is planned; none if there is no rest or a rule is the cause.
     pub planned: Vec<Option<ClaimId>>,
-    /// By model.
     pub models: Vec<ModelRoom>,
     /// The quota or class rule that limits the caller.
     pub rule: Option<Reason>,

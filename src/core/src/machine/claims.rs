@@ -34,7 +34,6 @@ pub enum Phase {
     Counted(Vec<Slice>),
 }
 
-/// The kind of a phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PhaseKind {
     /// On its GPUs.
@@ -93,7 +92,6 @@ impl Phase {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{id} cannot change from {is:?} to {to:?}")]
 pub struct Illegal {
-    /// The claim.
     pub id: ClaimId,
     /// Its phase; none if it is not granted.
     pub is: Option<PhaseKind>,

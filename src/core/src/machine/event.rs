@@ -22,7 +22,6 @@ pub enum Event {
     Submit {
         /// Its id, chosen by the caller and larger than all earlier ids.
         id: ClaimId,
-        /// Its request.
         request: Request,
         /// How long the caller waits: `None` without limit, zero not at all.
         patience: Option<Duration>,
@@ -31,9 +30,7 @@ pub enum Event {
     Resize {
         /// Unique number of the wish, chosen by the caller.
         ticket: u64,
-        /// The claim.
         id: ClaimId,
-        /// The change.
         change: Change,
         /// How long it waits for room: `None` without limit, zero not at all.
         patience: Option<Duration>,
@@ -48,7 +45,6 @@ pub enum Event {
     Measured(Vec<(ClaimId, usize, Bytes)>),
     /// A claim found again after a restart.
     Restore {
-        /// Its id.
         id: ClaimId,
         /// Its request; `None` keeps the known one.
         request: Option<Box<Request>>,
@@ -60,20 +56,13 @@ pub enum Event {
     /// What the previous machine knew besides; sent once, after all claims were restored.
     Recall(Box<super::Memory>),
     /// A claim has ended, or a waiting claim was withdrawn.
-    Gone {
-        /// Its id.
-        id: ClaimId,
-    },
+    Gone { id: ClaimId },
     /// A granted claim is being ended: its programs were asked to stop, and it will be gone soon.
-    Ending {
-        /// The claim.
-        id: ClaimId,
-    },
+    Ending { id: ClaimId },
     /// All quotas, replacing the previous ones.
     Quotas(Vec<Quota>),
     /// The parties that a claim counts for; sent before it is submitted or restored.
     Parties {
-        /// The claim.
         id: ClaimId,
         /// Its owner, groups and project.
         parties: Vec<Party>,
@@ -81,21 +70,18 @@ pub enum Event {
     /// Past run times of the same command as this claim's; sent before it is submitted or restored, and when more is
     /// known.
     RunTime {
-        /// The claim.
         id: ClaimId,
         /// Quantiles of whole runs.
         span: Span,
     },
     /// An administrator closes a GPU to new claims (`on`), or opens it again.
     Drain {
-        /// UUID of the GPU.
         uuid: String,
         /// No new claims there.
         on: bool,
     },
     /// Sets who decides about claims on a GPU; after a restart sent before the facts. Claims that run there continue.
     Admission {
-        /// UUID of the GPU.
         uuid: String,
         /// The scheduler that decides.
         by: Admission,
@@ -125,60 +111,39 @@ pub enum Event {
     /// Past use of owners before this machine started: user ids, and GPU-seconds that still count.
     Remember(Vec<(u32, u64)>),
     /// The levers that work on a claim have changed.
-    Levers {
-        /// The claim.
-        id: ClaimId,
-        /// All of them.
-        levers: Levers,
-    },
+    Levers { id: ClaimId, levers: Levers },
     /// Rules for taking capacity back.
     Reclaim(super::ReclaimRules),
     /// Host memory for all parked claims together.
     HostRam(Bytes),
     /// An owner wants an action on a claim, at once and without a countdown.
     Wish {
-        /// The claim.
         id: ClaimId,
         /// The action.
         wish: Wish,
     },
     /// A user moves a claim to these GPUs, at once.
     MoveTo {
-        /// The claim.
         id: ClaimId,
         /// One for each GPU that it holds.
         gpus: Vec<usize>,
     },
     /// A member of an offloaded claim needs the GPU.
-    Wanted {
-        /// The claim.
-        id: ClaimId,
-    },
+    Wanted { id: ClaimId },
     /// No member of an offloaded claim needs the GPU any more: the waiting calls were interrupted.
-    Unwanted {
-        /// The claim.
-        id: ClaimId,
-    },
+    Unwanted { id: ClaimId },
     /// [`Action::Park`] is done: the claim has nothing on any GPU.
     Parked {
-        /// The claim.
         id: ClaimId,
         /// Host memory that it takes.
         host: Bytes,
     },
     /// [`Action::Unpark`] is done.
-    Unparked {
-        /// The claim.
-        id: ClaimId,
-    },
+    Unparked { id: ClaimId },
     /// [`Action::Move`] is done: the claim has nothing on the GPUs that it left.
-    Moved {
-        /// The claim.
-        id: ClaimId,
-    },
+    Moved { id: ClaimId },
     /// A lever failed; the claim is where it was.
     LeverFailed {
-        /// The claim.
         id: ClaimId,
         /// The kind of failure, which decides what is tried next.
         failure: Failure,
@@ -189,7 +154,6 @@ pub enum Event {
     LeaseWarning(Duration),
     /// The end of a granted claim's lease changes.
     Lease {
-        /// The claim.
         id: ClaimId,
         /// The new end; `None` for no end.
         ends: Option<Now>,
@@ -250,7 +214,6 @@ impl Event {
 pub enum Action {
     /// Write this cap into the claim's page.
     Cap {
-        /// The claim.
         id: ClaimId,
         /// The slice with its new `mem_cap`.
         slice: Slice,
@@ -262,7 +225,6 @@ pub enum Action {
     Resize {
         /// Number of the wish.
         ticket: u64,
-        /// The claim.
         id: ClaimId,
         /// Its previous slices.
         before: Vec<Slice>,
@@ -287,9 +249,7 @@ pub enum Action {
     },
     /// The claim is granted.
     Grant {
-        /// The claim.
         id: ClaimId,
-        /// Its slices.
         slices: Vec<Slice>,
         /// End of its lease.
         ends: Option<Now>,
@@ -298,45 +258,32 @@ pub enum Action {
     },
     /// The claim waits; sent when its place or reason changes.
     Wait {
-        /// The claim.
         id: ClaimId,
         /// 1 is the head of the queue.
         position: usize,
-        /// Why.
         reason: Reason,
     },
     /// The claim is refused for good.
     Refuse {
-        /// The claim.
         id: ClaimId,
-        /// Why.
         reason: Reason,
         /// It may run at another time: only its patience is over.
         for_now: bool,
     },
     /// A lever will be used on a claim at `at` unless things change: warn its owner.
     Announce {
-        /// The claim.
         id: ClaimId,
-        /// The lever.
         lever: Lever,
         /// Its destination GPUs, if it moves.
         to: Vec<usize>,
-        /// When.
         at: Now,
         /// The claim that needs the room.
         cause: Cause,
     },
     /// An announced lever is cancelled.
-    Retract {
-        /// The claim.
-        id: ClaimId,
-        /// The announced lever.
-        lever: Lever,
-    },
+    Retract { id: ClaimId, lever: Lever },
     /// Move the claim's memory to the host; answered by [`Event::Parked`] or [`Event::LeverFailed`].
     Park {
-        /// The claim.
         id: ClaimId,
         /// Also freeze its processes.
         freeze: bool,
@@ -345,14 +292,12 @@ pub enum Action {
     },
     /// Bring the claim back to GPUs; answered by [`Event::Unparked`] or [`Event::LeverFailed`].
     Unpark {
-        /// The claim.
         id: ClaimId,
         /// Its slices there.
         to: Vec<Slice>,
     },
     /// Move the claim to other GPUs; answered by [`Event::Moved`] or [`Event::LeverFailed`].
     Move {
-        /// The claim.
         id: ClaimId,
         /// Its present slices.
         from: Vec<Slice>,
@@ -360,29 +305,21 @@ pub enum Action {
         to: Vec<Slice>,
     },
     /// A claim stays where it is, against [`Event::MoveTo`].
-    MoveRefused {
-        /// The claim.
-        id: ClaimId,
-        /// Why.
-        why: String,
-    },
+    MoveRefused { id: ClaimId, why: String },
     /// A claim's share of the SMs changes for a while: journal it and write it into its pages.
     Share {
-        /// The claim.
         id: ClaimId,
         /// Its slices now.
         slices: Vec<Slice>,
     },
     /// End the claim's command; it starts anew when there is room.
     Requeue {
-        /// The claim.
         id: ClaimId,
         /// The claim that needs the room.
         cause: Cause,
     },
     /// End the claim.
     Kill {
-        /// The claim.
         id: ClaimId,
         /// The claim that needs the room.
         cause: Cause,
@@ -391,21 +328,16 @@ pub enum Action {
     Late(super::Illegal),
     /// The lease of a claim ends soon: warn its owner.
     LeaseWarning {
-        /// The claim.
         id: ClaimId,
         /// When it ends.
         at: Now,
     },
     /// The lease of a claim ends later: it stood still while the claim's memory was away for others.
     LeaseMoved {
-        /// The claim.
         id: ClaimId,
         /// When it ends.
         ends: Now,
     },
     /// The lease of a claim is over.
-    LeaseOver {
-        /// The claim.
-        id: ClaimId,
-    },
+    LeaseOver { id: ClaimId },
 }

@@ -17,9 +17,7 @@ pub const ABSENCE: Duration = Duration::from_secs(10);
 /// A claim that waits.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Kept {
-    /// The claim.
     pub id: ClaimId,
-    /// Its request.
     pub request: Request,
     /// Arrival order.
     pub seq: u64,

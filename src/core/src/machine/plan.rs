@@ -40,7 +40,6 @@ pub struct Plan {
 pub struct Step {
     /// The claim that it affects.
     pub id: ClaimId,
-    /// The lever.
     pub lever: Lever,
     /// The claim's GPUs afterwards, if it moves.
     pub to: Vec<usize>,

@@ -7,7 +7,6 @@ use super::lever::Failure;
 use super::plan::Plan;
 use crate::units::Bytes;
 
-/// The rules.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReclaimRules {
     /// Capacity may be taken from running claims.

@@ -17,13 +17,10 @@ use crate::units::Bytes;
 /// A lever that would be used on another claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Taking {
-    /// The claim.
     pub id: ClaimId,
-    /// The lever.
     pub lever: Lever,
     /// Its destination GPUs, if it would move.
     pub to: Vec<usize>,
-    /// When.
     pub at: Now,
 }
 
@@ -32,7 +29,6 @@ pub struct Taking {
 pub enum Rehearsal {
     /// It would start at once.
     Starts {
-        /// Its slices.
         slices: Vec<Slice>,
         /// It is within its owner's guarantee.
         entitled: bool,
@@ -41,7 +37,6 @@ pub enum Rehearsal {
     Waits {
         /// Its place in the queue; 1 is the head.
         position: usize,
-        /// Why.
         reason: Reason,
         /// It is within its owner's guarantee.
         entitled: bool,

@@ -22,7 +22,6 @@ pub enum Whole {
 /// A row of the table: which claims, on which machine, under which policy.
 #[derive(Clone, Debug)]
 pub struct Case {
-    /// Its name.
     pub name: String,
     /// What happens to claims of the whole machine.
     pub whole: Whole,

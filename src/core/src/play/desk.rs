@@ -23,7 +23,6 @@ const MEM: Bytes = Bytes::gib(80);
 /// Size of a machine, and length of the run.
 #[derive(Clone, Copy, Debug)]
 pub struct Size {
-    /// GPUs.
     pub gpus: usize,
     /// Claims at a time: running, waiting or parked.
     pub claims: usize,

@@ -19,7 +19,6 @@ pub struct Outcome {
     pub stall_s: f64,
     /// Number of offloads to the host.
     pub suspensions: u32,
-    /// Number of moves.
     pub moves: u32,
     /// It ended early: its time limit was over, or another claim took its place.
     pub cut_short: bool,
@@ -64,9 +63,7 @@ pub struct Figures {
     pub jct_mean_s: f64,
     /// Fraction of the machine's GPU time that did useful work until the last arrival.
     pub usage: f64,
-    /// Moves.
     pub moves: u32,
-    /// Suspensions.
     pub suspensions: u32,
     /// Longest time between two runs of a claim.
     pub away_max_s: f64,

@@ -105,7 +105,6 @@ fn packed(milli: u32, least: u32) -> u32 {
 /// A machine for an ideal scheduler, in GPUs.
 #[derive(Clone, Copy, Debug)]
 pub struct Room {
-    /// Its GPUs.
     pub gpus: f64,
     /// Host memory for offloaded claims.
     pub host: f64,

@@ -12,13 +12,11 @@ pub struct Entry {
     pub arrival_s: f64,
     /// Run time if nothing stops it, in seconds.
     pub run_s: f64,
-    /// Number of GPUs.
     pub gpus: u32,
     /// Thousandths of each GPU.
     pub milli: u32,
     /// Index of its owner.
     pub user: usize,
-    /// Its class.
     pub class: Class,
     /// Its time limit, in seconds.
     pub limit_s: Option<f64>,
@@ -41,26 +39,15 @@ impl Entry {
 /// Why a list cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TraceError {
-    /// A column is missing.
     #[error("the list has no column `{0}`; it needs arrival_s, duration_s, num_gpu and gpu_milli")]
     Column(&'static str),
-    /// A field is not a number.
     #[error("line {line}: `{text}` is not a number")]
-    Number {
-        /// Counted from 1.
-        line: usize,
-        /// The field.
-        text: String,
-    },
-    /// Nothing in the list uses a GPU.
+    Number { line: usize, text: String },
     #[error("no line of the list uses a GPU and has a run time")]
     Empty,
 }
 
 /// Reads a list. Lines without a GPU or without an end are left out.
-///
-/// # Errors
-/// When columns are missing or a field is not a number.
 pub fn read(text: &str) -> Result<Vec<Entry>, TraceError> {
     let mut lines = text.lines();
     let header: Vec<&str> = lines
@@ -136,7 +123,6 @@ pub fn read(text: &str) -> Result<Vec<Entry>, TraceError> {
 pub struct Dice(u64);
 
 impl Dice {
-    /// From a seed.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
@@ -163,7 +149,6 @@ const USERS: [f64; 4] = [0.59, 0.21, 0.12, 0.08];
 /// How to cut a block.
 #[derive(Clone, Copy, Debug)]
 pub struct Cut {
-    /// Number of claims.
     pub claims: usize,
     /// GPUs of the machine; larger claims get this many.
     pub gpus: usize,

@@ -21,7 +21,6 @@ pub enum Parts {
 /// A cluster of equal nodes.
 #[derive(Clone, Copy, Debug)]
 pub struct Cluster {
-    /// Nodes.
     pub nodes: usize,
     /// GPUs of each node.
     pub gpus: usize,

@@ -37,9 +37,7 @@ pub struct Setup {
     pub moves: bool,
     /// One in this many offloads and moves fails; 0 for none.
     pub faults: u32,
-    /// Rules for reclaiming.
     pub rules: ReclaimRules,
-    /// Rules of classes.
     pub classes: Classes,
     /// Minute of the day at which the list begins.
     pub minute: u16,

@@ -14,7 +14,6 @@ enum Who {
     Simple(Order, Placing),
 }
 
-/// A policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
     /// Its name in tables and on the command line.
@@ -46,7 +45,6 @@ pub const NO_MOVE: Policy = live("gshare-no-move", true, false);
 /// without offload.
 pub const EASY: Policy = simple("easy", Order::Backfill, Placing::BestFit);
 
-/// All policies.
 pub const POLICIES: [Policy; 12] = [
     GSHARE,
     NO_MOVE,

@@ -11,9 +11,7 @@ pub struct Recording(Vec<(Now, Event, Vec<Action>)>);
 pub struct Differs {
     /// Index, counted from 0.
     pub step: usize,
-    /// The event.
     pub event: Event,
-    /// Recorded actions.
     pub recorded: Vec<Action>,
     /// Actions in the replay.
     pub played: Vec<Action>,

@@ -5,7 +5,6 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-/// A run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SizedRun {
     /// Arrival in seconds.

@@ -229,7 +229,6 @@ impl Shape {
         }
     }
 
-    /// The number with a name.
     #[must_use]
     pub fn number(&self, name: &str) -> Option<f64> {
         let found = self.numbers.iter().find(|(key, _)| key == name);

@@ -18,7 +18,6 @@ impl Busy {
         self.0[place.saturating_sub(1).min(BINS - 1)] += seconds;
     }
 
-    /// Adds another histogram.
     pub fn merge(&mut self, other: &Self) {
         for (mine, theirs) in self.0.iter_mut().zip(&other.0) {
             *mine += theirs;

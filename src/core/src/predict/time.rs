@@ -17,7 +17,6 @@ impl Span {
         (times.len() >= FEW).then_some(Self(times))
     }
 
-    /// Number of runs.
     #[must_use]
     pub const fn runs(&self) -> usize {
         self.0.len()

@@ -60,7 +60,6 @@ pub struct Fit {
 /// Result of a search.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// It fits.
     Fits(Fit),
     /// It does not fit, whatever is moved.
     No,

@@ -61,7 +61,6 @@ fn store() -> (tempfile::TempDir, Store) {
     (dir, store)
 }
 
-/// The numbers in a text.
 fn numbers(text: &str) -> Vec<String> {
     let parts = text.split(|c: char| !(c.is_ascii_digit() || c == '.'));
     parts

@@ -11,7 +11,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::clock::now_ns;
-use crate::cost::{Shape, Transfer};
 use crate::error::BoardError;
 use crate::mix;
 use crate::models::index_of;
@@ -19,7 +18,7 @@ use crate::presets::Preset;
 use crate::process::ProcessInfo;
 use crate::slots::SlotLocks;
 use crate::snapshot::{self, BoardSnapshot};
-use crate::state::{MAX_DEPS, MAX_GPUS, MAX_PROCS, MemoryKind, State, Submit};
+use crate::state::{MAX_GPUS, MAX_PROCS, MemoryKind, State, Work};
 use crate::store::{OpenError, Store, zeroed};
 
 /// A waiter checks the board at least this often, so that it also notices processes that died.
@@ -81,31 +80,9 @@ impl Slot {
     }
 }
 
-/// One piece of work for a stream.
-#[derive(Debug, Clone, Copy)]
-pub struct Work {
-    /// Index of the GPU.
-    pub gpu: usize,
-    /// The context, from [`Board::add_context`].
-    pub context: u64,
-    /// Shape of a kernel; `None` for a marker, which takes no time and joins its dependencies.
-    pub shape: Option<Shape>,
-    /// Duration of one block in nanoseconds.
-    pub block_ns: u64,
-    /// A copy in place of a kernel.
-    pub transfer: Option<Transfer>,
-    /// An event record in place of a kernel or copy; its duration comes from the preset.
-    pub record: bool,
-    /// Meeting number (0: none) and number of kernels. The kernel advances only while all of them are on their GPUs.
-    pub meeting: (u64, u64),
-    /// Tickets of work that must end first; 0 for none.
-    pub deps: [u64; MAX_DEPS],
-}
-
 /// Finished work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Finished {
-    /// Its ticket.
     pub ticket: u64,
     /// When it began, in nanoseconds of `CLOCK_MONOTONIC`.
     pub start_ns: u64,
@@ -234,9 +211,6 @@ impl Board {
     }
 
     /// Opens a board that [`Board::create`] made.
-    ///
-    /// # Errors
-    /// If the file cannot be opened or is not a board of this version.
     pub fn open(path: &Path) -> Result<Board, BoardError> {
         let mut options = OpenOptions::new();
         let file = options
@@ -375,9 +349,6 @@ impl Board {
     }
 
     /// Removes this process and everything it has from the board.
-    ///
-    /// # Errors
-    /// If it is not on the board.
     pub fn unregister(&self, slot: Slot) -> Result<(), BoardError> {
         let result = self.change(false, |state| {
             if !state.is_registered(slot.id) {
@@ -407,9 +378,6 @@ impl Board {
     }
 
     /// Ends a context and fails its kernels.
-    ///
-    /// # Errors
-    /// If the process is not on the board, or the GPU is lost or absent.
     pub fn remove_context(&self, slot: Slot, gpu: usize, context: u64) -> Result<(), BoardError> {
         let gpu = self.gpu_at(gpu);
         self.change(false, |s| s.remove_context(slot.id, gpu, context))?;
@@ -437,9 +405,6 @@ impl Board {
     }
 
     /// Frees device memory.
-    ///
-    /// # Errors
-    /// If the process is not on the board, or the GPU is lost or absent.
     pub fn free(
         &self,
         slot: Slot,
@@ -463,9 +428,6 @@ impl Board {
     }
 
     /// Free and total bytes of a GPU as CUDA reports them to this process. A client of MPS may have a lower limit.
-    ///
-    /// # Errors
-    /// If the GPU is lost or absent.
     pub fn memory_for(&self, slot: Slot, gpu: usize) -> Result<(u64, u64), BoardError> {
         let gpu = self.gpu_at(gpu);
         let held = self.held(gpu);
@@ -483,19 +445,13 @@ impl Board {
     /// # Errors
     /// [`BoardError::Full`] if the process has too much work in the queue: wait for some of it.
     pub fn submit(&self, slot: Slot, work: &Work) -> Result<(u64, Vec<Finished>), BoardError> {
-        let submit = Submit {
+        let work = Work {
             gpu: self.gpu_at(work.gpu),
-            context: work.context,
-            shape: work.shape,
-            block_ns: work.block_ns,
-            transfer: work.transfer,
-            record: work.record,
-            meeting: work.meeting,
-            deps: work.deps,
+            ..*work
         };
         self.change(false, |s| {
             let done = s.collect(slot.id);
-            let ticket = s.submit(slot.id, &submit)?;
+            let ticket = s.submit(slot.id, &work)?;
             Ok((ticket, finished(done)))
         })
     }

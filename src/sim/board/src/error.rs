@@ -8,25 +8,14 @@ use std::path::PathBuf;
 pub enum BoardError {
     /// A system call on a file of the board failed.
     Io {
-        /// The attempted operation.
         doing: &'static str,
-        /// The file.
         path: PathBuf,
-        /// The system's error.
         source: std::io::Error,
     },
     /// The file is not a board of this version.
-    NotABoard {
-        /// The file.
-        path: PathBuf,
-        /// The problem.
-        why: String,
-    },
+    NotABoard { path: PathBuf, why: String },
     /// The specification names an unknown GPU model.
-    UnknownModel {
-        /// The requested slug.
-        slug: String,
-    },
+    UnknownModel { slug: String },
     /// A table of the board has no free row.
     Full {
         /// Which table: processes, kernels and so on.
@@ -35,10 +24,7 @@ pub enum BoardError {
         rows: usize,
     },
     /// The GPU index is out of range.
-    NoSuchGpu {
-        /// The requested index.
-        gpu: usize,
-    },
+    NoSuchGpu { gpu: usize },
     /// The process is not, or no longer, on the board.
     NotRegistered,
     /// The GPU has less free memory than requested.
@@ -68,10 +54,7 @@ pub enum BoardError {
         pid: i32,
     },
     /// Memory cannot move to a GPU of another model or to an instance.
-    OtherModel {
-        /// The target GPU.
-        gpu: usize,
-    },
+    OtherModel { gpu: usize },
 }
 
 impl fmt::Display for BoardError {

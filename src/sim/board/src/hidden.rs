@@ -21,7 +21,6 @@ pub struct Hidden {
     pub heap: u64,
     /// Kernels in executable graphs.
     pub graph_kernels: u64,
-    /// Modules.
     pub modules: u64,
 }
 

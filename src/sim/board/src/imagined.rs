@@ -1,11 +1,11 @@
 //! A board without file, clock or processes: its owner advances the time. For benchmarks of GPU monitoring that
 //! simulate more time than they take.
 
-use crate::board::{Finished, Work};
+use crate::board::Finished;
 use crate::error::BoardError;
 use crate::models::{Model, index_of};
 use crate::presets::Preset;
-use crate::state::{MAX_PROCS, State, Submit};
+use crate::state::{MAX_PROCS, State, Work};
 use crate::store::zeroed;
 
 /// A workstation in virtual time.
@@ -33,9 +33,6 @@ pub struct Integrals {
 impl ImaginedBoard {
     /// A board with one GPU. `nature` is the seed of effects that the plain model omits (0: none), `preset` the
     /// driver's costs.
-    ///
-    /// # Errors
-    /// If the model is unknown.
     pub fn new(slug: &str, nature: u64, preset: Preset) -> Result<Self, BoardError> {
         let model = index_of(slug).ok_or_else(|| BoardError::UnknownModel {
             slug: slug.to_owned(),
@@ -55,9 +52,6 @@ impl ImaginedBoard {
     }
 
     /// Adds a process with a context; returns the ids of both.
-    ///
-    /// # Errors
-    /// If there is no room.
     pub fn add_process(&mut self) -> Result<(u64, u64), BoardError> {
         let slot = (0..MAX_PROCS).find(|slot| {
             let row = self.state.procs().get(*slot);
@@ -73,17 +67,11 @@ impl ImaginedBoard {
     }
 
     /// Makes a process the MPS server of the GPU.
-    ///
-    /// # Errors
-    /// If it is not on the board.
     pub fn serve_mps(&mut self, process: u64) -> Result<(), BoardError> {
         self.state.serve_mps(process, 0)
     }
 
     /// Makes a process a client of a server, with this many SMs.
-    ///
-    /// # Errors
-    /// If it is not on the board, or the server does not exist.
     pub fn join_mps(&mut self, process: u64, server: u64, sms: u32) -> Result<(), BoardError> {
         self.state.join_mps(process, 0, server, sms, 0)
     }
@@ -93,19 +81,7 @@ impl ImaginedBoard {
     /// # Errors
     /// If there is no room, or the kernel does not fit.
     pub fn submit(&mut self, process: u64, work: &Work) -> Result<u64, BoardError> {
-        self.state.submit(
-            process,
-            &Submit {
-                gpu: work.gpu,
-                context: work.context,
-                shape: work.shape,
-                block_ns: work.block_ns,
-                transfer: work.transfer,
-                record: work.record,
-                meeting: work.meeting,
-                deps: work.deps,
-            },
-        )
+        self.state.submit(process, work)
     }
 
     /// Advances the board to this time in nanoseconds.
@@ -124,7 +100,6 @@ impl ImaginedBoard {
         .collect()
     }
 
-    /// Totals of the GPU.
     #[must_use]
     pub fn gpu(&self) -> Integrals {
         let g = &self.state.gpus[0];
@@ -135,7 +110,6 @@ impl ImaginedBoard {
         }
     }
 
-    /// Totals of a process.
     #[must_use]
     pub fn process(&self, process: u64) -> Integrals {
         let row = self.state.uses().iter().find(|u| u.owner == process);

@@ -22,9 +22,7 @@ mod snapshot;
 mod state;
 mod store;
 
-pub use board::{
-    Board, BoardSpec, CheckpointFault, CheckpointHow, CheckpointStep, Finished, Slot, Work,
-};
+pub use board::{Board, BoardSpec, CheckpointFault, CheckpointHow, CheckpointStep, Finished, Slot};
 pub use clock::now_ns;
 pub use cost::{
     Phase, Route, Shape, Transfer, block_ns_from_instructions, phases, resident_blocks,
@@ -42,7 +40,7 @@ pub use snapshot::{
     BoardSnapshot, GpuSnapshot, Health, Instance, ProcessSnapshot, Recent, Xid, uuid_text,
 };
 pub use state::{
-    MAX_DEPS, MAX_GPUS, MAX_KERNELS, MAX_PENDING, MAX_PROCS, MAX_USES, MemoryKind, XIDS,
+    MAX_DEPS, MAX_GPUS, MAX_KERNELS, MAX_PENDING, MAX_PROCS, MAX_USES, MemoryKind, Work, XIDS,
 };
 
 /// Length in nanoseconds of a real GPU's time slice.

@@ -13,7 +13,6 @@ use crate::state::State;
 /// A control group's limit on one GPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MemoryLimit {
-    /// Index of the GPU.
     pub gpu: usize,
     /// Guaranteed bytes.
     pub soft: u64,
@@ -106,7 +105,6 @@ impl Board {
         self.path().with_file_name(name)
     }
 
-    /// All limits.
     #[must_use]
     pub fn memory_limits(&self) -> Vec<MemoryLimit> {
         let text = fs::read_to_string(self.limits_path()).unwrap_or_default();

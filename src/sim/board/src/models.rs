@@ -48,7 +48,6 @@ pub struct Model {
     pub l2_bytes: u32,
     /// Highest SM clock in MHz.
     pub sm_clock_mhz: u32,
-    /// Memory clock in MHz.
     pub mem_clock_mhz: u32,
     /// Width of the memory bus in bits.
     pub bus_bits: u32,
@@ -58,7 +57,6 @@ pub struct Model {
     pub idle_power_mw: u32,
     /// PCI device id in the upper and vendor id (0x10de) in the lower half.
     pub pci_device_id: u32,
-    /// PCI subsystem id.
     pub pci_subsystem_id: u32,
     /// PCI Express generation.
     pub pcie_generation: u32,

@@ -100,7 +100,6 @@ impl Preset {
         slice_ns: crate::SLICE_NS,
         faults: 0,
     };
-    /// All names.
     pub const NAMES: [&'static str; 5] = ["kind", "real", "real:low", "real:high", "worst"];
 
     /// The preset with this name; the suffixes `:low` and `:high` select the ends of its ranges.

@@ -6,11 +6,9 @@
 pub struct ProcessInfo {
     /// Pid in the process's own namespace.
     pub pid: u32,
-    /// Real user id.
     pub uid: u32,
     /// Start time in clock ticks since boot (field 22 of `/proc/PID/stat`); 0 if unknown.
     pub start: u64,
-    /// Command name.
     pub name: String,
 }
 

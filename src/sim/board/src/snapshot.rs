@@ -18,7 +18,6 @@ pub struct BoardSnapshot {
     pub inits: u64,
     /// Costs and faults of the driver.
     pub preset: Preset,
-    /// The GPUs by index.
     pub gpus: Vec<GpuSnapshot>,
 }
 
@@ -27,13 +26,11 @@ pub struct BoardSnapshot {
 pub struct GpuSnapshot {
     /// UUID as NVML prints it, `GPU-xxxxxxxx-...`.
     pub uuid: String,
-    /// The UUID as bytes.
     pub uuid_bytes: [u8; 16],
     /// Index, and minor number of the device node.
     pub minor: u32,
     /// PCI bus number; domain and device are 0.
     pub pci_bus: u32,
-    /// The model.
     pub model: &'static Model,
     /// Parent and numbers of a MIG instance; `None` for a whole GPU.
     pub instance: Option<Instance>,
@@ -41,7 +38,6 @@ pub struct GpuSnapshot {
     pub mig: [bool; 2],
     /// The GPU has fallen off the bus.
     pub lost: bool,
-    /// Number of resets.
     pub resets: u64,
     /// The last 16 Xid events at most, the oldest first.
     pub xids: Vec<Xid>,
@@ -208,7 +204,6 @@ pub struct ProcessSnapshot {
     pub pid: u32,
     /// User id that the process had when it registered.
     pub uid: u32,
-    /// Command name.
     pub name: String,
     /// Id on the board, never reused.
     pub id: u64,
@@ -216,7 +211,6 @@ pub struct ProcessSnapshot {
     pub bytes: u64,
     /// Bytes by [`MemoryKind`], without context overhead.
     pub by_kind: [(MemoryKind, u64); 5],
-    /// Number of contexts.
     pub contexts: u64,
     /// Bytes of context overhead.
     pub context_bytes: u64,

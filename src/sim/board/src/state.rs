@@ -9,7 +9,7 @@ mod mps;
 mod park;
 mod sched;
 
-pub(crate) use sched::Submit;
+pub use sched::Work;
 
 use crate::models::Model;
 use crate::presets::Preset;
@@ -86,7 +86,6 @@ pub(crate) struct Gpu {
     /// GPU: MIG mode, current and pending; 1 if only its instances can be used.
     pub mig: [u64; 2],
     pub lost: u64,
-    /// Number of resets.
     pub resets: u64,
     pub xid_count: u64,
     pub xids: [[u64; 2]; XIDS],
@@ -96,7 +95,6 @@ pub(crate) struct Gpu {
     pub turn: u64,
     /// When that slice began; in the future during a context switch.
     pub turn_since_ns: u64,
-    /// Number of context switches.
     pub switches: u64,
     pub busy_ns: f64,
     pub sm_ns: f64,
@@ -138,7 +136,6 @@ pub enum MemoryKind {
 }
 
 impl MemoryKind {
-    /// All kinds.
     pub const ALL: [MemoryKind; 5] = [
         MemoryKind::Device,
         MemoryKind::Pool,

@@ -70,7 +70,6 @@ pub(crate) fn at(image: In<u8>) -> R<Image> {
     }
 }
 
-/// The image in these bytes.
 pub(crate) fn of_bytes(bytes: &[u8]) -> R<Image> {
     let head = bytes
         .first_chunk::<4>()

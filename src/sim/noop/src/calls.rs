@@ -178,9 +178,6 @@ impl Calls {
     }
 
     /// `cuMemAlloc`: the address.
-    ///
-    /// # Errors
-    /// The driver's code.
     #[inline]
     pub fn alloc(&self, bytes: usize) -> Result<u64, i32> {
         let mut pointer = 0;
@@ -200,9 +197,6 @@ impl Calls {
     }
 
     /// `cuMemAllocAsync`: the address.
-    ///
-    /// # Errors
-    /// The driver's code.
     #[inline]
     pub fn alloc_async(&self, bytes: usize) -> Result<u64, i32> {
         let mut pointer = 0;

@@ -1,5 +1,4 @@
 //! The structures of `nvml.h`, byte for byte.
-#![allow(missing_docs, reason = "the names and units are those of nvml.h")]
 
 use std::ffi::{c_char, c_void};
 

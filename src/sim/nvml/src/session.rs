@@ -151,7 +151,6 @@ pub(crate) fn handle(index: usize) -> Handle {
     Handle((&raw const HANDLES[index % MAX_GPUS]).cast_mut().cast())
 }
 
-/// The index of a handle.
 pub(crate) fn index(handle: Handle) -> Result<usize, Code> {
     let offset = (handle.0 as usize).wrapping_sub(HANDLES.as_ptr() as usize);
     if offset < MAX_GPUS {

@@ -175,7 +175,6 @@ pub(crate) struct Inst {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Code {
     pub(crate) insts: Vec<Inst>,
-    /// Number of registers.
     pub(crate) registers: u32,
     /// Registers that hold constants.
     pub(crate) constants: Vec<(u32, u64)>,

@@ -8,7 +8,6 @@ use std::fmt;
 pub struct PtxError {
     /// Line of the text, counted from 1.
     pub line: u32,
-    /// The problem.
     pub message: String,
 }
 

@@ -32,7 +32,6 @@ struct LockArgs {
     reserved: [u32; 15],
 }
 
-/// The arguments of a restore.
 #[repr(C)]
 struct RestoreArgs {
     pairs: *const Pair,

@@ -106,7 +106,6 @@ const OLD: &str = r#"{"taken_ms":1795185127000,"host":"old","driver":"550.1","si
 "users":[{"uid":1001,"user":"nlp","claimed":0.5,"mem_claimed":0,"waiting":0.0,"claims":1}],
 "unclaimed":[],"notices":[]}"#;
 
-/// That snapshot.
 pub(super) fn old_driver() -> Snapshot {
     serde_json::from_str(OLD).expect("still understood")
 }

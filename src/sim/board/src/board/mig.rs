@@ -207,9 +207,6 @@ impl Board {
 
     /// Simulates a restart of the machine: all work, all instances and, except on Ampere, MIG mode are lost. Processes
     /// run on without their GPU.
-    ///
-    /// # Errors
-    /// None at present.
     pub fn reboot(&self) -> Result<(), BoardError> {
         self.change(true, |s| {
             for row in 0..s.gpus().len() {

@@ -15,7 +15,6 @@ const BYTES_PER_S: u64 = 8_400_000_000;
 /// Set once a process has reached the faulty step.
 const MET: u64 = 1 << 63;
 
-/// A step of a checkpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum CheckpointStep {
@@ -51,7 +50,6 @@ pub enum CheckpointHow {
 /// An injected fault of checkpoints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CheckpointFault {
-    /// The faulty step.
     pub step: CheckpointStep,
     /// Kind of fault.
     pub how: CheckpointHow,
@@ -80,9 +78,6 @@ impl CheckpointFault {
 
 impl Board {
     /// Sets how long moving a process's memory takes: a fixed time plus a rate in bytes per second.
-    ///
-    /// # Errors
-    /// None at present.
     pub fn set_checkpoint_rate(&self, fixed: Duration, bytes_per_s: u64) -> Result<(), BoardError> {
         let fixed = u64::try_from(fixed.as_nanos()).unwrap_or(u64::MAX);
         self.change(false, |s| {
@@ -92,9 +87,6 @@ impl Board {
     }
 
     /// Sets or clears the checkpoint fault.
-    ///
-    /// # Errors
-    /// None at present.
     pub fn set_checkpoint_fault(&self, fault: Option<CheckpointFault>) -> Result<(), BoardError> {
         self.change(false, |s| {
             s.head.checkpoint_fault = fault.map_or(0, CheckpointFault::word);
@@ -142,9 +134,6 @@ impl Board {
     }
 
     /// Takes the memory of this process off its GPUs; returns its size in bytes.
-    ///
-    /// # Errors
-    /// If the process is not on the board.
     pub fn park(&self, slot: Slot) -> Result<u64, BoardError> {
         self.change(false, |s| s.park(slot.id))
     }

@@ -5,8 +5,10 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::*;
+use crate::cost::Shape;
 use crate::models::{GRANULARITY, MIB, Model};
 use crate::presets::Range;
+use crate::state::MAX_DEPS;
 use crate::store::fault::{COUNTDOWN, SIGNAL};
 
 struct Dir(PathBuf);

@@ -13,13 +13,10 @@ pub struct MigProfile {
     pub name: &'static str,
     /// Number for `nvidia-smi mig -cgi`, which differs between models. Programs get it from the driver.
     pub id: u32,
-    /// SMs.
     pub sms: u32,
     /// Memory in MiB.
     pub mib: u64,
-    /// Compute slices.
     pub compute_slices: u32,
-    /// Memory slices.
     pub memory_slices: u32,
     /// Maximum number per GPU.
     pub most: u32,

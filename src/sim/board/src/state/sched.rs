@@ -20,19 +20,21 @@ use crate::cost::{Shape, Transfer, phases, resident_blocks};
 use crate::error::BoardError;
 use crate::nature::{self, Felt, Habit};
 
-/// One piece of work for [`State::submit`].
+/// One piece of work for a stream.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Submit {
+pub struct Work {
     pub gpu: usize,
+    /// The context, from [`Board::add_context`](crate::Board::add_context).
     pub context: u64,
-    /// `None`: a marker, which takes no time and joins its dependencies.
+    /// Shape of a kernel; `None` for a marker, which takes no time and joins its dependencies.
     pub shape: Option<Shape>,
+    /// Duration of one block in nanoseconds.
     pub block_ns: u64,
     /// A copy in place of a kernel.
     pub transfer: Option<Transfer>,
-    /// An event record in place of a kernel or copy.
+    /// An event record in place of a kernel or copy; its duration comes from the preset.
     pub record: bool,
-    /// Meeting number (0: none), and how many kernels come.
+    /// Meeting number (0: none) and number of kernels. The kernel advances only while all of them are on their GPUs.
     pub meeting: (u64, u64),
     /// Tickets of work that must end first; 0 for none.
     pub deps: [u64; MAX_DEPS],
@@ -59,7 +61,7 @@ impl Kernel {
 
 impl State {
     /// Queues a kernel or a marker; returns its ticket.
-    pub(crate) fn submit(&mut self, owner: u64, s: &Submit) -> Result<u64, BoardError> {
+    pub(crate) fn submit(&mut self, owner: u64, s: &Work) -> Result<u64, BoardError> {
         self.check_gpu(s.gpu)?;
         self.check_fault(owner, s.gpu)?;
         let model = self.gpus[s.gpu].model();

@@ -30,7 +30,6 @@ fn whole(snapshot: &BoardSnapshot) -> u32 {
     whole.count() as u32
 }
 
-/// The instance of a handle.
 fn instance(handle: Handle) -> Result<Instance, Code> {
     device(handle)?.gpu().instance.ok_or(Code::NOT_SUPPORTED)
 }

@@ -7,8 +7,8 @@ use crate::presets::{Preset, Range};
 
 const US: u64 = 1_000;
 
-fn kernel(gpu: usize, context: u64, blocks: u64, threads: u32, block_us: u64) -> Submit {
-    Submit {
+fn kernel(gpu: usize, context: u64, blocks: u64, threads: u32, block_us: u64) -> Work {
+    Work {
         gpu,
         context,
         shape: Some(Shape {
@@ -25,7 +25,7 @@ fn kernel(gpu: usize, context: u64, blocks: u64, threads: u32, block_us: u64) ->
     }
 }
 
-fn after(mut s: Submit, dep: u64) -> Submit {
+fn after(mut s: Work, dep: u64) -> Work {
     s.deps[0] = dep;
     s
 }
@@ -124,7 +124,7 @@ fn order_within_a_stream_and_across_streams() {
     let t2 = s
         .submit(a, &after(kernel(0, 1, 1, 32, 50), t1))
         .expect("ok");
-    let marker = Submit {
+    let marker = Work {
         shape: None,
         ..after(kernel(1, 2, 0, 0, 0), t2)
     };
@@ -180,8 +180,8 @@ fn a_cancelled_kernel_fails_and_frees_its_sms() {
     assert_eq!(s.collect(a), [(t, 0, None)]);
 }
 
-fn copy(gpu: usize, context: u64, route: Route, us: u64) -> Submit {
-    Submit {
+fn copy(gpu: usize, context: u64, route: Route, us: u64) -> Work {
+    Work {
         shape: None,
         transfer: Some(Transfer {
             route,
@@ -254,7 +254,7 @@ fn a_launch_reaches_the_gpu_later_and_what_is_queued_does_not_lose_that_again() 
     let t2 = s
         .submit(a, &after(kernel(0, 1, 1, 32, 50), t1))
         .expect("ok");
-    let marker = Submit {
+    let marker = Work {
         shape: None,
         ..after(kernel(0, 1, 0, 0, 0), t2)
     };
@@ -297,7 +297,7 @@ fn a_record_takes_gpu_time_of_its_stream_and_no_sm() {
         ..SLICES
     };
     let (mut s, a) = costly(&["h100"], preset);
-    let record = |dep| Submit {
+    let record = |dep| Work {
         shape: None,
         record: true,
         ..after(kernel(0, 1, 0, 0, 0), dep)
@@ -399,7 +399,7 @@ fn copies_do_not_wait_for_slices() {
 
 #[test]
 fn kernels_that_meet_wait_for_each_other_on_their_gpus() {
-    let meets = |gpu, context| Submit {
+    let meets = |gpu, context| Work {
         meeting: (7, 2),
         ..kernel(gpu, context, 1, 32, 100)
     };
