@@ -51,11 +51,19 @@ pub(crate) fn read(state_dir: &Path) -> Option<OffView> {
 }
 
 /// Switches gshare off, also after restarts of the service and of the machine.
+///
+/// # Errors
+///
+/// When the state directory does not exist or cannot be written.
 pub(crate) fn write(state_dir: &Path, line: &OffView) -> io::Result<()> {
     write_line(state_dir, FILE, line)
 }
 
 /// Writes a line of the state directory, atomically, so that it survives a reboot.
+///
+/// # Errors
+///
+/// When the state directory does not exist or cannot be written.
 pub(crate) fn write_line(state_dir: &Path, name: &str, line: &impl Serialize) -> io::Result<()> {
     let (new, path) = (state_dir.join(format!("{name}.new")), state_dir.join(name));
     let mut file = fs::File::create(&new)?;

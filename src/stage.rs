@@ -201,6 +201,10 @@ pub(crate) fn read(state_dir: &Path) -> Option<Stages> {
 }
 
 /// Writes the line.
+///
+/// # Errors
+///
+/// When the state directory does not exist or cannot be written.
 pub(crate) fn write(state_dir: &Path, stages: &Stages) -> io::Result<()> {
     off::write_line(state_dir, FILE, stages)
 }

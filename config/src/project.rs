@@ -69,6 +69,9 @@ pub struct ProjectFile {
 
 impl ProjectDefaults {
     /// Reads the text of a file; `file` is only named in problems.
+    ///
+    /// # Errors
+    /// All problems, in the order of the file.
     pub fn check(text: &str, file: &Path) -> Result<Self, Vec<Problem>> {
         read(text, file, "", &[], |_, _| {})
     }

@@ -20,6 +20,9 @@ type Complaint<'a> = (&'a [&'a str], String, Option<String>);
 
 impl Config {
     /// Reads the text of a file; `file` is only named in problems.
+    ///
+    /// # Errors
+    /// All problems, in the order of the file.
     pub fn check(text: &str, file: &Path) -> Result<Self, Vec<Problem>> {
         read(
             text,

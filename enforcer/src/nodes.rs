@@ -41,6 +41,9 @@ pub enum NodeError {
 
 impl Majors {
     /// Reads `/proc/devices`.
+    ///
+    /// # Errors
+    /// [`NodeError::Io`] if it is unreadable.
     pub fn of_this_machine() -> Result<Self, NodeError> {
         proc_devices().map(|text| Self::parse(&text))
     }
@@ -62,6 +65,9 @@ impl Majors {
     }
 
     /// Unused majors for [`make_stand_ins`].
+    ///
+    /// # Errors
+    /// [`NodeError::NoFreeMajor`] or [`NodeError::Io`].
     pub fn free_on_this_machine() -> Result<Self, NodeError> {
         Self::parse_free(&proc_devices()?)
     }
@@ -128,6 +134,9 @@ impl MigMinors {
 }
 
 /// Makes the nodes of MIG capabilities in `dir/nvidia-caps`, like [`make_stand_ins`] for GPUs.
+///
+/// # Errors
+/// [`NodeError::Io`] naming the node.
 pub fn make_cap_stand_ins(dir: &Path, major: u32, minors: &[u32]) -> Result<(), NodeError> {
     let dir = dir.join("nvidia-caps");
     let io = |verb: &'static str, path: &Path| {
@@ -145,6 +154,9 @@ pub fn make_cap_stand_ins(dir: &Path, major: u32, minors: &[u32]) -> Result<(), 
 /// Makes character devices in `dir` that stand in for the driver's: `nvidia<N>` for each of `minors`, `nvidiactl`,
 /// `nvidia-uvm`. No driver is behind them: opening one fails with ENXIO if the device filter allows it and with EPERM
 /// if not. Existing nodes are replaced. Needs root and a file system that is not mounted `nodev`.
+///
+/// # Errors
+/// [`NodeError::Io`] naming the node.
 pub fn make_stand_ins(dir: &Path, majors: &Majors, minors: &[u32]) -> Result<(), NodeError> {
     fs::create_dir_all(dir).map_err(|source| NodeError::Io {
         verb: "create",

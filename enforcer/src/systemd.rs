@@ -109,6 +109,9 @@ pub fn booted() -> bool {
 
 impl Systemd {
     /// Starts the thread and checks that systemd answers.
+    ///
+    /// # Errors
+    /// [`SystemdError::NotBooted`] or [`SystemdError::NoBus`].
     pub fn connect() -> Result<Self, SystemdError> {
         if !booted() {
             return Err(SystemdError::NotBooted);

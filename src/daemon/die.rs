@@ -93,6 +93,10 @@ mod points {
     static ARMED: AtomicBool = AtomicBool::new(false);
 
     /// Chooses the step, once per process.
+    ///
+    /// # Errors
+    ///
+    /// When there is no such step.
     pub(in crate::daemon) fn choose(step: Option<&str>) -> anyhow::Result<()> {
         let Some(step) = step else { return Ok(()) };
         anyhow::ensure!(is_known(step), "there is no step `{step}`");

@@ -84,6 +84,9 @@ fn read_hint(body: &mut Body<'_>) -> Result<Option<u64>, Malformed> {
 
 impl Request {
     /// Decodes a message.
+    ///
+    /// # Errors
+    /// [`Malformed`], which names the missing part.
     pub fn read(message: &[u8]) -> Result<Self, Malformed> {
         let (kind, mut body) = open(message)?;
         match kind {
@@ -186,6 +189,9 @@ pub enum Answer {
 
 impl Answer {
     /// Decodes a message.
+    ///
+    /// # Errors
+    /// [`Malformed`], which names the missing part.
     pub fn read(message: &[u8]) -> Result<Self, Malformed> {
         let (kind, mut body) = open(message)?;
         match kind {
@@ -345,6 +351,9 @@ pub fn connect_within(socket: &str, timeout: Duration) -> io::Result<UnixStream>
 }
 
 /// Reads one request, for a service that handles a connection in a thread of its own.
+///
+/// # Errors
+/// The kernel's, or `InvalidData`.
 pub fn read_request(stream: &mut UnixStream) -> io::Result<Request> {
     let mut message = Vec::new();
     let mut byte = [0];

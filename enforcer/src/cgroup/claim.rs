@@ -268,6 +268,9 @@ impl ClaimCgroup {
     }
 
     /// Pids of all members, in this cgroup and below (members may create cgroups).
+    ///
+    /// # Errors
+    /// [`CgroupError::Io`], with `is_gone()` if the cgroup was removed.
     pub fn procs(&self) -> Result<Vec<i32>, CgroupError> {
         let mut pids = parse_pids(&self.read("cgroup.procs")?);
         for child in descendants(&self.dir) {
@@ -282,11 +285,17 @@ impl ClaimCgroup {
     }
 
     /// Whether it holds live processes and whether it is frozen.
+    ///
+    /// # Errors
+    /// [`CgroupError::Io`], with `is_gone()` if the cgroup was removed.
     pub fn events(&self) -> Result<CgroupEvents, CgroupError> {
         self.watch()?.read()
     }
 
     /// A watch on this cgroup alone; for many claims use [`super::TreeWatch`].
+    ///
+    /// # Errors
+    /// [`CgroupError::Io`], with `is_gone()` if the cgroup was removed.
     pub fn watch(&self) -> Result<EventsWatch, CgroupError> {
         let name = "cgroup.events";
         let file = self.open_file(name, OFlag::O_RDONLY, "open")?;
@@ -295,6 +304,9 @@ impl ClaimCgroup {
 
     /// Asks the kernel to freeze or thaw all members, without waiting: `frozen` of [`ClaimCgroup::events`] tells when
     /// it is done.
+    ///
+    /// # Errors
+    /// [`CgroupError::Io`], with `is_gone()` if the cgroup was removed.
     pub fn ask_frozen(&self, frozen: bool) -> Result<(), CgroupError> {
         if self.keeper == Keeper::Other {
             return Err(self.not_ours());
@@ -314,6 +326,9 @@ impl ClaimCgroup {
     }
 
     /// Waits until no live process is left.
+    ///
+    /// # Errors
+    /// [`CgroupError::Timeout`].
     pub fn wait_empty(&self, timeout: Duration) -> Result<(), CgroupError> {
         self.watch()?.wait(timeout, "empty", |e| !e.populated)
     }

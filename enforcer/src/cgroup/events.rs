@@ -52,6 +52,9 @@ impl EventsWatch {
     }
 
     /// The present state; arms the descriptor for the next change.
+    ///
+    /// # Errors
+    /// [`CgroupError::Io`], with `is_gone()` if the cgroup was removed.
     pub fn read(&mut self) -> Result<CgroupEvents, CgroupError> {
         let mut text = String::new();
         self.file
@@ -126,6 +129,9 @@ impl TreeWatch {
     }
 
     /// Adds a claim. Earlier changes are not reported: read `populated` afterwards.
+    ///
+    /// # Errors
+    /// [`CgroupError::Io`], for instance when the cgroup is gone.
     pub fn add(&mut self, cgroup: &ClaimCgroup) -> Result<(), CgroupError> {
         let path = cgroup.dir().join("cgroup.events");
         let watch = self
@@ -150,6 +156,9 @@ impl TreeWatch {
     }
 
     /// Claims whose state changed since the last call, each once; empty if none.
+    ///
+    /// # Errors
+    /// [`CgroupError::Io`] if the descriptor fails.
     pub fn read(&mut self) -> Result<Vec<ClaimPlace>, CgroupError> {
         let mut changed = Vec::new();
         loop {

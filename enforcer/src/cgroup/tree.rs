@@ -46,6 +46,9 @@ pub(super) fn number(name: &str, prefix: &str) -> Option<u64> {
 /// [`ClaimCgroup`].
 pub trait ClaimTree {
     /// Creates the cgroup of a claim, or opens an existing one.
+    ///
+    /// # Errors
+    /// [`CgroupError::Io`] naming the directory.
     fn create(&self, place: ClaimPlace) -> Result<ClaimCgroup, CgroupError>;
 
     /// Opens the cgroup of an existing claim.
@@ -55,6 +58,9 @@ pub trait ClaimTree {
     fn find(&self, place: ClaimPlace) -> Result<ClaimCgroup, CgroupError>;
 
     /// Cgroups of all claims, in order, for a restarted service.
+    ///
+    /// # Errors
+    /// [`CgroupError::Io`] if the tree is unreadable.
     fn claims(&self) -> Result<Vec<ClaimCgroup>, CgroupError>;
 
     /// The claim of a process according to the kernel; `None` if it is not in a claim or has ended.

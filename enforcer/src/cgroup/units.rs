@@ -262,12 +262,18 @@ impl UnitTree {
 
     /// Makes systemd create the user's units, which may take seconds: for callers that block nobody else. Without them,
     /// a claim has them made quickly or fails.
+    ///
+    /// # Errors
+    /// [`CgroupError::Systemd`].
     pub fn prepare(&self, uid: u32) -> Result<(), CgroupError> {
         self.make_home(uid, Patience::Long)
     }
 
     /// Makes systemd create a slice for a claim with its user's limits, for programs that start units; returns the
     /// kernel's name of the cgroup.
+    ///
+    /// # Errors
+    /// [`CgroupError::Systemd`].
     pub fn make_slice(&self, place: ClaimPlace) -> Result<PathBuf, CgroupError> {
         let Some(systemd) = &self.systemd else {
             let why = "it did not answer when gshare's service started";

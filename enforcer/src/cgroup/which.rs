@@ -105,6 +105,9 @@ impl Tree {
 
     /// Makes all processes below `cgroup` (the kernel's name) members of the claim. The cgroup belongs to another
     /// program and need not exist yet: then nothing is opened. `filtered`: that program sets its device filter.
+    ///
+    /// # Errors
+    /// [`CgroupError::Io`] for any other failure.
     pub fn stand_for(
         &self,
         place: ClaimPlace,

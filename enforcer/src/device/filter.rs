@@ -83,6 +83,9 @@ pub struct Filters {
 impl Filters {
     /// Loads the program for `rules`, so that the first claim with them need not wait. Also tests whether filters work
     /// here at all.
+    ///
+    /// # Errors
+    /// [`DeviceError::NotPermitted`] or [`DeviceError::Refused`].
     pub fn preload(&mut self, rules: &DeviceRules) -> Result<(), DeviceError> {
         self.loaded(rules).map(drop)
     }
@@ -131,6 +134,9 @@ impl Filters {
     }
 
     /// Whether the filter of exactly these rules is attached to the cgroup, also after a restart.
+    ///
+    /// # Errors
+    /// [`DeviceError`] if the kernel does not tell.
     pub fn is_set(
         &mut self,
         cgroup: &ClaimCgroup,
@@ -156,6 +162,9 @@ impl Filters {
     }
 
     /// All device filters of a cgroup, gshare's and others'.
+    ///
+    /// # Errors
+    /// [`DeviceError`] if the kernel does not tell.
     pub fn attached(&self, cgroup: &ClaimCgroup) -> Result<Vec<Attached>, DeviceError> {
         attached(cgroup)
     }

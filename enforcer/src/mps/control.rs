@@ -110,6 +110,9 @@ fn all_of(pipe: Option<impl Read>) -> String {
 impl Control {
     /// A daemon with the directories `DIR/pipe` and `DIR/log`; it is not started yet. The server runs under its
     /// clients' user id, so everybody must be able to pass through every parent of `dir`.
+    ///
+    /// # Errors
+    /// [`MpsError::Io`] if the directories cannot be made.
     pub fn new(program: &Path, dir: &Path) -> Result<Self, MpsError> {
         let control = Self {
             program: program.to_owned(),
@@ -143,6 +146,9 @@ impl Control {
     }
 
     /// Users who may enter the directory of the sockets; an error if another user may have written there.
+    ///
+    /// # Errors
+    /// [`MpsError::Untrusted`], [`MpsError::Io`].
     pub fn access(&self) -> Result<Access, MpsError> {
         self.check()?;
         access::of(&self.pipe).map_err(failed("read the access list of", &self.pipe))
@@ -360,6 +366,9 @@ impl Control {
     }
 
     /// The default thread percentage: the cheapest request that shows whether the daemon lives.
+    ///
+    /// # Errors
+    /// [`MpsError`] if it does not answer.
     pub fn percentage(&self) -> Result<f64, MpsError> {
         self.share("get_default_active_thread_percentage")
     }
@@ -375,11 +384,17 @@ impl Control {
     }
 
     /// Pids of the servers.
+    ///
+    /// # Errors
+    /// [`MpsError::Silent`].
     pub fn servers(&self) -> Result<Vec<i32>, MpsError> {
         self.pids("get_server_list")
     }
 
     /// Pids of a server's clients; none if the server does not exist.
+    ///
+    /// # Errors
+    /// [`MpsError::Silent`].
     pub fn clients(&self, server: i32) -> Result<Vec<i32>, MpsError> {
         self.pids(&format!("get_client_list {server}"))
     }
@@ -389,6 +404,9 @@ impl Control {
     }
 
     /// State of a server; `None` if it does not exist (any more).
+    ///
+    /// # Errors
+    /// [`MpsError::Silent`].
     pub fn state(&self, server: i32) -> Result<Option<ServerState>, MpsError> {
         Ok(answer::state(
             &self.ask(&format!("get_server_status {server}"))?,
@@ -397,6 +415,9 @@ impl Control {
 
     /// Ends a client's GPU work regularly; true if that worked. Call it before signalling the process: killing a client
     /// with work in flight leaves the server undefined.
+    ///
+    /// # Errors
+    /// [`MpsError::Silent`].
     pub fn terminate(&self, server: i32, client: i32) -> Result<bool, MpsError> {
         let answer = self.ask(&format!("terminate_client {server} {client}"))?;
         Ok(answer.trim() == "0")

@@ -430,6 +430,10 @@ impl Store {
     }
 
     /// Sums by user, GPU and claim.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::history`].
     pub(crate) fn report(
         &self,
         spec: &ReportSpec,

@@ -77,6 +77,10 @@ impl Client {
     }
 
     /// The next line of an answer with several lines.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::call`].
     pub fn next_reply(&mut self) -> Result<Reply, ClientError> {
         loop {
             match self.read()? {
@@ -92,6 +96,10 @@ impl Client {
     }
 
     /// Calls `tell` once if the greeting has not arrived after this time; the wait goes on.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::set_read_timeout`].
     pub fn tell_if_late(&mut self, after: Duration, tell: fn()) -> io::Result<()> {
         self.set_read_timeout(Some(after))?;
         self.late = Some(tell);

@@ -55,6 +55,9 @@ pub enum LaunchAnswer {
 
 impl LaunchAnswer {
     /// Decodes a message.
+    ///
+    /// # Errors
+    /// [`Malformed`], which names the missing part.
     pub fn read(message: &[u8]) -> Result<Self, Malformed> {
         let (kind, mut body) = open(message)?;
         match kind {

@@ -47,6 +47,9 @@ pub enum Score {
 const MOST_GPUS: usize = 8;
 
 /// Reads hosts: `cpu_milli,memory_mib,gpu`. Hosts without GPUs are left out.
+///
+/// # Errors
+/// When columns are missing or a field is not a number.
 pub fn hosts(text: &str) -> Result<Vec<Host>, TraceError> {
     let rows = rows(text, ["cpu_milli", "memory_mib", "gpu"])?;
     let host = |[cpu, mem, gpus]: [u64; 3]| Host {
@@ -58,6 +61,9 @@ pub fn hosts(text: &str) -> Result<Vec<Host>, TraceError> {
 }
 
 /// Reads pods: `cpu_milli,memory_mib,num_gpu,gpu_milli`, with or without GPUs.
+///
+/// # Errors
+/// When columns are missing or a field is not a number.
 pub fn pods(text: &str) -> Result<Vec<Pod>, TraceError> {
     let rows = rows(text, ["cpu_milli", "memory_mib", "num_gpu", "gpu_milli"])?;
     let pod = |[cpu, mem, gpus, milli]: [u64; 4]| Pod {

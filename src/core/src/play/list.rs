@@ -48,6 +48,9 @@ pub enum TraceError {
 }
 
 /// Reads a list. Lines without a GPU or without an end are left out.
+///
+/// # Errors
+/// When columns are missing or a field is not a number.
 pub fn read(text: &str) -> Result<Vec<Entry>, TraceError> {
     let mut lines = text.lines();
     let header: Vec<&str> = lines

@@ -211,6 +211,9 @@ impl Board {
     }
 
     /// Opens a board that [`Board::create`] made.
+    ///
+    /// # Errors
+    /// If the file cannot be opened or is not a board of this version.
     pub fn open(path: &Path) -> Result<Board, BoardError> {
         let mut options = OpenOptions::new();
         let file = options
@@ -378,6 +381,9 @@ impl Board {
     }
 
     /// Ends a context and fails its kernels.
+    ///
+    /// # Errors
+    /// If the process is not on the board, or the GPU is lost or absent.
     pub fn remove_context(&self, slot: Slot, gpu: usize, context: u64) -> Result<(), BoardError> {
         let gpu = self.gpu_at(gpu);
         self.change(false, |s| s.remove_context(slot.id, gpu, context))?;
@@ -405,6 +411,9 @@ impl Board {
     }
 
     /// Frees device memory.
+    ///
+    /// # Errors
+    /// If the process is not on the board, or the GPU is lost or absent.
     pub fn free(
         &self,
         slot: Slot,
@@ -428,6 +437,9 @@ impl Board {
     }
 
     /// Free and total bytes of a GPU as CUDA reports them to this process. A client of MPS may have a lower limit.
+    ///
+    /// # Errors
+    /// If the GPU is lost or absent.
     pub fn memory_for(&self, slot: Slot, gpu: usize) -> Result<(u64, u64), BoardError> {
         let gpu = self.gpu_at(gpu);
         let held = self.held(gpu);

@@ -72,6 +72,9 @@ impl ImaginedBoard {
     }
 
     /// Makes a process a client of a server, with this many SMs.
+    ///
+    /// # Errors
+    /// If it is not on the board, or the server does not exist.
     pub fn join_mps(&mut self, process: u64, server: u64, sms: u32) -> Result<(), BoardError> {
         self.state.join_mps(process, 0, server, sms, 0)
     }

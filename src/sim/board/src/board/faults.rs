@@ -25,6 +25,9 @@ impl Board {
     }
 
     /// Takes a GPU off the bus (its kernels fail, Xid 79 is raised), or puts it back.
+    ///
+    /// # Errors
+    /// If the GPU is absent.
     pub fn set_lost(&self, gpu: usize, lost: bool) -> Result<(), BoardError> {
         self.on_gpu(gpu, |s| {
             if lost && s.gpus[gpu].lost == 0 {
@@ -61,6 +64,9 @@ impl Board {
     }
 
     /// Resets a GPU even if it is in use, as a reset of the bus does: its contexts are lost, too.
+    ///
+    /// # Errors
+    /// If the GPU is absent.
     pub fn reset_by_force(&self, gpu: usize) -> Result<(), BoardError> {
         self.on_gpu(gpu, |s| {
             s.cancel(|k: &Kernel| k.gpu == gpu as u64);
@@ -81,12 +87,18 @@ impl Board {
     }
 
     /// Raises an Xid event on a GPU.
+    ///
+    /// # Errors
+    /// If the GPU is absent.
     pub fn raise_xid(&self, gpu: usize, code: u64) -> Result<(), BoardError> {
         let gpu = self.gpu_at(gpu);
         self.on_gpu(gpu, |s| raise(s, gpu, code))
     }
 
     /// Sets what a GPU reports about its memory and clocks.
+    ///
+    /// # Errors
+    /// If the GPU is absent.
     pub fn set_health(&self, gpu: usize, health: Health) -> Result<(), BoardError> {
         self.on_gpu(gpu, |s| s.gpus[gpu].health = health.to_words())
     }
@@ -101,6 +113,9 @@ impl Board {
     }
 
     /// Makes this process the MPS server of a GPU.
+    ///
+    /// # Errors
+    /// If the process is not on the board, or the GPU is lost or absent.
     pub fn serve_mps(&self, slot: Slot, gpu: usize) -> Result<(), BoardError> {
         self.change(false, |s| s.serve_mps(slot.id, gpu))
     }
