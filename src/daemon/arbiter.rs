@@ -11,6 +11,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use gshare_abi::host::{Doorbell, GateWatch, LimitsFile, UsageMemfd};
 use gshare_abi::monotonic_ns;
@@ -415,7 +416,7 @@ impl Bells {
         let next = next.into_iter().chain(is_deaf.then_some(period_ends)).min();
         let timeout = next.map(|at| {
             let ns = at.saturating_sub(monotonic_ns()).min(1_000_000_000);
-            TimeSpec::new(0, i64::try_from(ns.min(999_999_999)).unwrap_or(0))
+            TimeSpec::from(Duration::from_nanos(ns))
         });
         // epoll itself waits for whole milliseconds.
         let mut fds =
