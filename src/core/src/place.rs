@@ -37,23 +37,30 @@ pub(crate) fn named(ledger: &Ledger, request: &Request) -> impl Iterator<Item = 
 }
 
 /// Numbers GPUs so that those with equal `looks` have equal numbers.
-fn kinds<'l, K: PartialEq>(ledger: &'l Ledger, looks: impl Fn(&'l GpuFacts) -> K) -> Vec<usize> {
+fn kinds<'l, K: PartialEq>(
+    ledger: &'l Ledger,
+    looks: impl Fn(usize, &'l GpuFacts) -> K,
+) -> Vec<usize> {
     let mut seen: Vec<K> = Vec::new();
-    let kind = |facts| {
-        let looks = looks(facts);
+    let kind = |(g, facts)| {
+        let looks = looks(g, facts);
         seen.iter().position(|s| *s == looks).unwrap_or_else(|| {
             seen.push(looks);
             seen.len() - 1
         })
     };
-    ledger.gpus().iter().map(kind).collect()
+    ledger.gpus().iter().enumerate().map(kind).collect()
 }
 
 /// The first GPUs of a ledger, up to the maximum of the search, and what they have left. No claim on them may leave.
 pub(crate) fn board(ledger: &Ledger) -> Board {
     let gpus = ledger.gpus().len().min(MAX_GPUS);
-    let mut kind = kinds(ledger, |f| (&f.model, f.allocatable(), f.sharing));
-    let mut model = kinds(ledger, |f| &f.model);
+    // An overfull GPU is a kind of its own: claims that come need more there than they hold.
+    let mut kind = kinds(ledger, |g, f| {
+        let overfull = overfull(ledger, g).then_some(g);
+        (&f.model, f.allocatable(), f.sharing, overfull)
+    });
+    let mut model = kinds(ledger, |_, f| &f.model);
     kind.truncate(gpus);
     model.truncate(gpus);
     let free = |g| Need {
@@ -66,6 +73,20 @@ pub(crate) fn board(ledger: &Ledger) -> Board {
         free: (0..gpus).map(free).collect(),
         items: Vec::new(),
     }
+}
+
+/// What claims hold of a GPU beyond what it has, because facts have changed. A claim that comes needs this too.
+pub(crate) fn excess(ledger: &Ledger, g: usize) -> Need {
+    let over = |all| Need {
+        sm: ledger.sm_requested(g).saturating_sub(Share::ONE).milli(),
+        mem: ledger.mem_taken(g).saturating_sub(all).0,
+    };
+    ledger.gpus()[g].allocatable().map_or(Need::default(), over)
+}
+
+/// Whether claims hold more of a GPU than it has.
+pub(crate) fn overfull(ledger: &Ledger, g: usize) -> bool {
+    excess(ledger, g) != Need::default()
 }
 
 /// Whether a GPU accepts new claims.
@@ -111,7 +132,8 @@ pub(crate) fn item(
             }
             .milli(),
             mem: mem.0,
-        };
+        }
+        .plus(excess(ledger, g));
     }
     (mask != 0 && request.gpus > 0).then_some(Item {
         need: needs,

@@ -190,7 +190,7 @@ mod tests {
     use super::super::tests::{World, facts};
     use super::*;
     use crate::claim::Class;
-    use crate::machine::lever::Wish;
+    use crate::machine::lever::{Lever, Levers, Wish};
     use crate::units::{Bytes, Share};
 
     fn machine(gpus: usize) -> World {
@@ -411,24 +411,29 @@ mod tests {
         assert_eq!(w.granted(2), Some(vec![0]));
     }
 
-    #[test]
-    fn what_is_overbooked_elsewhere_keeps_nobody_from_making_room() {
-        let mut b = Bench::new(2);
-        let mut gpus = b.w.machine.ledger().gpus().to_vec();
-        for (g, facts) in gpus.iter_mut().enumerate() {
+    /// GPUs 0 to `gpus`, the last of which another scheduler has given to two claims, 1 and 2, at once.
+    fn overbooked(gpus: usize) -> Bench {
+        let mut b = Bench::new(gpus);
+        let mut facts = b.w.machine.ledger().gpus().to_vec();
+        for (g, facts) in facts.iter_mut().enumerate() {
             facts.uuid = format!("GPU-{g}");
         }
-        b.send(Event::Gpus(gpus));
-        let (uuid, by) = ("GPU-1".to_owned(), Admission::Foreign);
-        b.send(Event::Admission { uuid, by });
+        b.send(Event::Gpus(facts));
+        admit(&mut b.w, gpus - 1, Admission::Foreign);
         for id in [1, 2] {
             b.bytes.insert(ClaimId(id), (Bytes::ZERO, None));
             b.send(Event::OnBehalf {
                 id: ClaimId(id),
                 request: request(1000, &[]),
-                gpus: vec![1],
+                gpus: vec![gpus - 1],
             });
         }
+        b
+    }
+
+    #[test]
+    fn what_is_overbooked_elsewhere_keeps_nobody_from_making_room() {
+        let mut b = overbooked(2);
         b.claim(3, 1000, 1, Class::Batch, 4);
         b.pass(s(100));
         b.claim(4, 500, 2, Class::Batch, 4);
@@ -440,5 +445,35 @@ mod tests {
             b.w.machine.reason(ClaimId(4))
         );
         assert_eq!((b.at(1), b.at(2)), (Some(vec![1]), Some(vec![1])));
+    }
+
+    #[test]
+    fn one_claim_that_leaves_an_overbooked_gpu_makes_no_room_there() {
+        let mut b = overbooked(3);
+        for (id, milli) in [(3, 600), (4, 500), (5, 400)] {
+            b.claim(id, milli, 1, Class::Batch, 4);
+        }
+        b.send(Event::Gone { id: ClaimId(3) });
+        b.pass(s(100));
+        admit(&mut b.w, 2, Admission::Queue);
+        b.send(Event::Levers {
+            id: ClaimId(2),
+            levers: Levers {
+                park: Ok(()),
+                movable: Ok(()),
+                requeue: false,
+                left_alone: false,
+                idle: true,
+            },
+        });
+        b.claim(6, 1000, 1, Class::Batch, 4);
+        let plan = b.w.machine.plan_of(ClaimId(6)).expect("a claim moves");
+        assert!(
+            plan.steps.iter().all(|s| s.lever == Lever::Move),
+            "{plan:?}"
+        );
+        b.pass(s(60));
+        assert_eq!((b.at(1), b.at(2)), (Some(vec![2]), Some(vec![2])));
+        assert!(b.at(6).is_some());
     }
 }

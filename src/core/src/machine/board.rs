@@ -114,16 +114,18 @@ fn need(slice: &Slice) -> Need {
     }
 }
 
-/// What a claim needs on each kind of GPU: what it holds on its own kind, and the largest of its parts on similar GPUs.
-fn needs(board: &Board, kinds: usize, slices: &[Slice], like: Mask) -> Vec<Need> {
+/// What a claim needs on each kind of GPU: what it holds on its own kind, and the largest of its parts on similar GPUs,
+/// with what these lack.
+fn needs(board: &Board, excess: &[Need], slices: &[Slice], like: Mask) -> Vec<Need> {
     let larger = |a: Need, b: Need| Need {
         sm: a.sm.max(b.sm),
         mem: a.mem.max(b.mem),
     };
     let most = slices.iter().map(need).fold(Need::default(), larger);
+    let kinds = board.kind.iter().max().map_or(0, |k| k + 1);
     let mut needs = vec![Need::NEVER; kinds];
     for g in (0..board.kind.len()).filter(|g| like & (1 << g) != 0) {
-        needs[board.kind[g]] = most;
+        needs[board.kind[g]] = most.plus(excess[g]);
     }
     let mut own = vec![Need::default(); kinds];
     for slice in slices {
@@ -171,7 +173,7 @@ impl Problem {
             costs: Vec::new(),
         };
         let gpus = problem.board.kind.len();
-        let kinds = problem.board.kind.iter().max().map_or(0, |k| k + 1);
+        let excess: Vec<Need> = (0..gpus).map(|g| place::excess(ledger, g)).collect();
         let alike = alike(ledger, gpus);
         // Claims that take turns share a GPU only with each other, if its mode allows both.
         let turns = |g: &usize| {
@@ -198,7 +200,7 @@ impl Problem {
                 .filter(|&g| like & (1 << g) != 0 && named(g) && open[g])
                 .fold(own, |mask, g| mask | (1 << g));
             problem.board.items.push(Item {
-                need: needs(&problem.board, kinds, slices, mask),
+                need: needs(&problem.board, &excess, slices, mask),
                 parts: u32::try_from(slices.len()).unwrap_or(u32::MAX),
                 mask,
                 at,

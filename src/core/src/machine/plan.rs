@@ -587,7 +587,7 @@ impl Future {
         }
         // Only destinations are checked: GPUs that were overfull before do not matter elsewhere.
         let mut to = plan.steps.iter().flat_map(|s| &s.to);
-        if to.any(|g| overfull(&later, *g)) {
+        if to.any(|g| place::overfull(&later, *g)) {
             return None;
         }
         if let Some(id) = plan.waiter {
@@ -644,12 +644,4 @@ impl Future {
         let stale = self.stale.into_iter();
         actions.extend(stale.map(|(id, (lever, _))| Action::Retract { id, lever }));
     }
-}
-
-/// Whether claims hold more than exists, because facts have changed.
-pub(super) fn overfull(ledger: &Ledger, g: usize) -> bool {
-    let Some(all) = ledger.gpus()[g].allocatable() else {
-        return false;
-    };
-    ledger.sm_requested(g) > Share::ONE || ledger.mem_taken(g) > all
 }

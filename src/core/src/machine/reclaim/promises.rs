@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::super::board::{Leaves, Problem};
 use super::super::lever::{Holding, Lever, ParkedBy};
-use super::super::plan::{Who, overfull};
+use super::super::plan::Who;
 use super::super::*;
 use super::histories::{
     BESIDE, Claim, Do, Play, admissions, come_back, history, history_of, restarted,
@@ -343,7 +343,7 @@ fn no_capacity_stays_idle(play: &Play) -> Checked {
     let gpus = 0..machine.ledger().gpus().len();
     let settling = settling(play);
     let mut kept: Vec<bool> = gpus
-        .map(|g| overfull(machine.ledger(), g) || settling.contains(&g))
+        .map(|g| place::overfull(machine.ledger(), g) || settling.contains(&g))
         .collect();
     for (place, waiting) in machine.queue.iter().enumerate() {
         let Ask::Claim { id, request, .. } = &waiting.ask else {
