@@ -209,7 +209,11 @@ pub(crate) fn program_of(command: &[String], user: &str) -> String {
 
 /// Program and script of a command line, without further arguments.
 pub(crate) fn program(command: &[String]) -> Vec<String> {
-    let shape = gshare_core::predict::Shape::of(command);
+    program_and_script(gshare_core::predict::Shape::of(command))
+}
+
+/// The same of the key of its runs, where a program without a script is its own script.
+pub(crate) fn program_and_script(shape: gshare_core::predict::Shape) -> Vec<String> {
     let mut words = vec![shape.program, shape.script];
     words.dedup();
     words.retain(|word| !word.is_empty());

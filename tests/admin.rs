@@ -97,7 +97,10 @@ fn a_drained_gpu_starts_nothing_until_it_is_opened_again() {
 fn drain_waits_until_the_gpu_is_empty() {
     let station = station();
     let raw = Raw::claim(&station, &["-q", "-g", "0.5", "--gpu-ids", "1"]);
-    let late = run(&station, &["admin", "drain", "1", "--wait=1s"]);
+    let late = run(
+        &station,
+        &["admin", "drain", "1", "--reason", "fan", "--wait=1s"],
+    );
     assert_eq!(late.status.code(), Some(75));
     let stderr = String::from_utf8_lossy(&late.stderr);
     has_all(&stderr, &["waits for 1: c1 ("]);
@@ -127,6 +130,8 @@ fn drain_waits_until_the_gpu_is_empty() {
         stderr.ends_with("no claim is left on the drained GPUs\n"),
         "{stderr}"
     );
+    let drain = station.snapshot().expect("served").gpus[1].drain.clone();
+    assert_eq!(drain.and_then(|d| d.reason).as_deref(), Some("fan"));
 }
 
 /// A claim whose command ignores SIGTERM and has a child in a session of its own, which does not use the GPU.

@@ -679,10 +679,13 @@ fn what_is_suggested_is_what_runs_needed_and_auto_claims_it() {
     );
     let text = ok(&station, &["suggest", "--", &client]);
     has_all(&text, &["confidence: good", "frees "]);
+    let last = ok(&station, &["suggest"]);
+    let typed = last.lines().next().unwrap_or_default();
     assert!(
-        ok(&station, &["suggest"]).contains("raw_client"),
-        "what was run last"
+        typed.ends_with(" -- raw_client"),
+        "what was run last: {last}"
     );
+    assert!(!last.contains("less than 0s"), "{last}");
 
     // The records as a list: the same runs with other sizes.
     let dir = tempfile::tempdir().expect("a directory");

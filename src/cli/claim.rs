@@ -57,7 +57,7 @@ pub(crate) fn claim(
             failure::USAGE,
             "-g auto needs a command: earlier runs of the command set the size",
         )
-        .with_hint("gshare claim -g auto -- python train.py"));
+        .with_hint("gshare claim -g auto -- python3 train.py"));
     }
     if args.dry_run && spec.auto {
         let mut client = connect::connect(socket)?;

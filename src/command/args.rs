@@ -93,7 +93,7 @@ pub enum Command {
         visible_alias = "run",
         override_usage = "gshare claim [OPTIONS] [-- CMD...]",
         after_long_help = "Examples:\n  \
-            gshare claim -g 0.5 -- python train.py         half a GPU while train.py runs\n  \
+            gshare claim -g 0.5 -- python3 train.py        half a GPU while train.py runs\n  \
             gshare claim -g 2 -t 4h -- torchrun train.py   two whole GPUs, at most 4 hours\n  \
             gshare claim -g 2x0.5 --model h100 -- ./job    half of each of two H100\n  \
             gshare claim --gpu-mem 8G --sm 30% -- ./infer  by memory and SMs\n  \

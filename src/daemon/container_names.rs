@@ -6,7 +6,7 @@ use std::io::{self, Read};
 use std::path::Path;
 
 use gshare_enforcer::cgroup::{ClaimCgroup, container_id};
-use gshare_enforcer::proc;
+use gshare_enforcer::proc::{self, Stat};
 
 use crate::figures;
 
@@ -31,7 +31,7 @@ pub(crate) fn names_in(cgroup: &ClaimCgroup) -> Vec<String> {
     let members = std::fs::read_to_string(cgroup.dir().join("cgroup.procs")).unwrap_or_default();
     let own = members
         .lines()
-        .filter_map(|pid| conmon_name(pid.parse().ok()?));
+        .filter_map(|pid| watched_by(&conmon_words(&proc::stat(pid.parse().ok()?)?)?));
     let names: BTreeSet<String> = below.chain(own).collect();
     names.into_iter().collect()
 }
@@ -87,17 +87,15 @@ fn shown(name: &str) -> String {
     figures::printable(name).take(64).collect()
 }
 
-/// The name of the container, if this process is podman's `conmon`.
-fn conmon_name(pid: i32) -> Option<String> {
-    watched_by(&words_of(pid)?)
+/// The name of the container in the command line of podman's `conmon`.
+fn watched_by(words: &[String]) -> Option<String> {
+    let at = words.iter().position(|w| w == "-n")?;
+    words.get(at + 1).map(|name| shown(name))
 }
 
-/// The name of the container in the command line of podman's `conmon`.
-pub(crate) fn watched_by(words: &[String]) -> Option<String> {
-    let program = words.first()?.rsplit('/').next()?;
-    let at = words.iter().position(|w| w == "-n")?;
-    let name = words.get(at + 1).filter(|_| program == "conmon")?;
-    Some(shown(name))
+/// The command line of a process, if it is podman's `conmon`.
+fn conmon_words(process: &Stat) -> Option<Vec<String>> {
+    (process.comm == "conmon").then(|| words_of(process.pid))?
 }
 
 fn words_of(pid: i32) -> Option<Vec<String>> {
@@ -127,9 +125,10 @@ fn watched_name(pid: i32, id: &str) -> Option<String> {
 
 /// Command lines of podman's `conmon` among the ancestors of a process.
 fn watchers(pid: i32) -> Vec<Vec<String>> {
-    let ancestors = proc::ancestors(pid);
-    let watchers = ancestors.iter().filter(|a| a.comm == "conmon");
-    watchers.filter_map(|a| words_of(a.pid)).collect()
+    proc::ancestors(pid)
+        .iter()
+        .filter_map(conmon_words)
+        .collect()
 }
 
 #[cfg(test)]

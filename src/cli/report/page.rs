@@ -289,7 +289,7 @@ impl<'a> Page<'a> {
             ("over", "burst above the claims"),
             ("claimed", "claimed, not used"),
             ("unknown", "claimed, use not known"),
-            ("wait", "somebody waited"),
+            ("wait", "a claim waited"),
         ] {
             let _ = write!(
                 out,

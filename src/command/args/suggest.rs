@@ -42,7 +42,7 @@ impl Wanted {
 
 /// Examples of `gshare suggest`.
 pub const EXAMPLES: &str = "Examples:\n  \
-    gshare suggest -- python train.py --batch-size 32    what it needs, and why\n  \
+    gshare suggest -- python3 train.py --batch-size 32   what it needs, and why\n  \
     gshare suggest                                       for what you ran last\n  \
     gshare suggest --running                             for your running claims\n  \
     gshare suggest --running --apply                     also resize them\n  \

@@ -24,15 +24,20 @@ pub(super) fn drain(
     reason: Option<&str>,
 ) -> Result<Order, WireError> {
     let gpus = world.gpus.gpus_named(words)?;
-    let reason = reason_of(reason);
+    let given = reason_of(reason);
+    // A GPU that is drained again keeps its reason, unless there is a new one.
+    let reason = |g: &usize| {
+        let drained = world.gpus.drains.get(&world.gpus.lasting_name(*g));
+        given.clone().or_else(|| drained?.reason.clone())
+    };
     let drain = |g: &usize| DrainRecord {
         uuid: world.gpus.lasting_name(*g),
         since_ms: world.now.unix_ms,
         by: world.host.names.user(peer.uid),
-        reason: reason.clone(),
+        reason: reason(g),
     };
     let drains: Vec<DrainRecord> = gpus.iter().map(drain).collect();
-    let act = |g: &usize| world.gpus.drain_act("drain", *g, "drained", reason.clone());
+    let act = |g: &usize| world.gpus.drain_act("drain", *g, "drained", reason(g));
     let (acts, text) = (
         gpus.iter().map(act).collect(),
         format!("{}: no new claims there", names(&gpus)),

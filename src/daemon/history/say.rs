@@ -129,7 +129,7 @@ pub(crate) fn reasons(told: &Told) -> Vec<String> {
         said.push(format!(
             "half of {} took less than {}",
             many(time.runs(), "run"),
-            show_duration(time.at(0.5))
+            show_duration(time.at(0.5).max(Duration::from_secs(1)))
         ));
     }
     said

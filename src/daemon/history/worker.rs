@@ -444,12 +444,10 @@ fn suggest(store: &Store, question: &Question) -> Result<SuggestView, WireError>
                 .map_err(failed)?;
             let mut said = say::suggest(&told, facts, &[]);
             said.what.clone_from(&record.shape.script);
-            said.command = said.command.replace(
-                " -- ",
-                &format!(" -- {} {}", record.shape.program, record.shape.script),
-            );
+            seen.push(record.shape.script.clone());
+            let words = crate::figures::program_and_script(record.shape).join(" ");
+            said.command = said.command.replace(" -- ", &format!(" -- {words}"));
             view.suggestions.push(said);
-            seen.push(record.shape.script);
         }
     }
     Ok(view)

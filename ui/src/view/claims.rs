@@ -135,7 +135,7 @@ fn nothing(model: &Model) -> Vec<String> {
         Ok(()) if model.mine => return vec!["no claims of yours; m shows all".to_owned()],
         Ok(()) => [
             "no claims. Press n, or run:",
-            "gshare claim -g 0.5 -- python train.py   half a GPU for one program",
+            "gshare claim -g 0.5 -- python3 train.py  half a GPU for one program",
             "gshare claim -g 0.25 --hold              a quarter to keep, for many programs",
             "gshare adopt PID                         a claim for a program that runs",
         ],
