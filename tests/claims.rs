@@ -174,6 +174,7 @@ fn a_class_starts_at_its_hours_and_a_changed_configuration_lets_it_start() {
         "{}",
         queued.reason
     );
+    assert_eq!(queued.mem_request, None, "a quarter of GPUs of two models");
     assert_eq!(
         place_of(&station, "interactive"),
         Some(0),
@@ -459,6 +460,7 @@ fn a_waiting_claim_says_why_and_when_and_its_log_tells_the_rest() {
     let minutes = left.saturating_sub(now) / 60_000;
     assert!((58..=60).contains(&minutes), "in {minutes} min");
     assert!(waiting.entitled, "its owner is alone and may have all");
+    assert!(waiting.mem_request.is_some(), "half of one GPU");
     let why = run(&station, &["why", &waiting.id]);
     assert_eq!(why.status.code(), Some(0));
     for words in [

@@ -506,8 +506,12 @@ fn queue_views(world: &World<'_>, features: &Features, sizes: &Sizes) -> Vec<Que
         let reason = world.machine.reason(id);
         let hours = reason.and_then(rules::hours_start);
         let ledger = world.machine.ledger();
+        // A share of GPUs of several models is not one number of bytes.
         let open = candidates(ledger, request).into_iter();
-        let wanted = open.filter_map(|g| ledger.gpus()[g].allocatable()).max();
+        let open: Vec<&GpuFacts> = open.map(|g| &ledger.gpus()[g]).collect();
+        let alike = open.iter().all(|g| g.model == open[0].model);
+        let most = open.iter().filter_map(|g| g.allocatable()).max();
+        let wanted = most.filter(|_| alike);
         Some(QueueView {
             id: id.to_string(),
             name: asked.record.name.clone(),

@@ -26,7 +26,7 @@ pub struct QueueView {
     pub share: f64,
     /// Most SMs, 0 to 1.
     pub sm_limit: f64,
-    /// Bytes needed on each GPU, if known.
+    /// Bytes needed on each GPU, if that is one number.
     pub mem_request: Option<u64>,
     /// Waiting since, Unix milliseconds.
     pub since_ms: u64,
