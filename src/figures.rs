@@ -207,6 +207,13 @@ pub(crate) fn program_of(command: &[String], user: &str) -> String {
     }
 }
 
+/// `GPU 1`, `GPUs 0,2`.
+pub(crate) fn gpus(numbers: impl IntoIterator<Item = impl ToString>) -> String {
+    let words: Vec<String> = numbers.into_iter().map(|g| g.to_string()).collect();
+    let s = if words.len() == 1 { "" } else { "s" };
+    format!("GPU{s} {}", words.join(","))
+}
+
 /// Program and script of a command line, without further arguments.
 pub(crate) fn program(command: &[String]) -> Vec<String> {
     program_and_script(gshare_core::predict::Shape::of(command))

@@ -37,6 +37,7 @@ use super::reasons;
 use super::world::World;
 use super::{bound, die, ending, gpus, mps, off, policy, slurm, stage, turns, whose};
 use crate::clock::{millis, unix_ms};
+use crate::figures;
 
 /// Time spent in each phase, in microseconds.
 #[derive(Debug)]
@@ -411,12 +412,8 @@ fn lodging(world: &World<'_>, record: &ClaimRecord) -> Option<PathBuf> {
 /// `0.50 of GPU 1 (11.8 GiB, 50 % of its time, up to 100 %)`, through MPS `(11.8 GiB, 66 of 132 SMs)`, which are
 /// fixed; `None` for a claim without GPUs.
 pub(crate) fn size_text(world: &World<'_>, record: &ClaimRecord) -> Option<String> {
-    let gpus: Vec<String> = record
-        .slices
-        .iter()
-        .filter_map(|s| world.gpus.gpu_index(&s.uuid))
-        .map(|g| g.to_string())
-        .collect();
+    let on = |s: &SliceRecord| world.gpus.gpu_index(&s.uuid);
+    let gpus: Vec<usize> = record.slices.iter().filter_map(on).collect();
     let first = record.slices.first()?;
     let g = world.gpus.gpu_index(&first.uuid);
     let instance = g.filter(|g| world.gpus[*g].parent.is_some());
@@ -445,12 +442,8 @@ pub(crate) fn size_text(world: &World<'_>, record: &ClaimRecord) -> Option<Strin
         (0.995.., count) => format!("{count}.00"),
         (share, count) => format!("{count}x{share:.2}"),
     };
-    let (s, each) = if gpus.len() == 1 {
-        ("", "")
-    } else {
-        ("s", " each")
-    };
-    let of = format!("GPU{s} {}", gpus.join(","));
+    let each = if gpus.len() == 1 { "" } else { " each" };
+    let of = figures::gpus(&gpus);
     let sms = match world.mps_sms_of(first) {
         Some((given, all)) => format!("{given} of {all} SMs"),
         None => format!(

@@ -40,6 +40,7 @@ use super::msg::{LeverMsg, Msg, Outcome, Unable};
 use super::world::{World, world_of};
 use super::{die, whose};
 use crate::clock::unix_ms;
+use crate::figures;
 
 impl LeverState {
     /// Notes whether a process that starts CUDA has NCCL loaded, as frameworks have by then. NCCL's communicators
@@ -386,7 +387,8 @@ fn done(world: &World<'_>, id: ClaimId, outcome: Outcome, took: Option<Duration>
             out
         }
         (Outcome::Done, HoldingRecord::Moving { to }) => {
-            let gpus = gpus_text(world.gpus, &to);
+            let gpus = to.iter().filter_map(|s| world.gpus.gpu_index(&s.uuid));
+            let gpus = figures::gpus(gpus);
             let (only, bound) = bound_to(world.gpus, &live.record, &to);
             let mut out = now_on(id, to, only);
             out.extend([
@@ -550,19 +552,6 @@ impl Claims {
         for seat in self.get(&id).into_iter().flat_map(|l| &l.seats) {
             seat.limits.set_state(state);
         }
-    }
-}
-
-/// `GPU 1`, `GPUs 0,2`.
-fn gpus_text(all: &Gpus, slices: &[SliceRecord]) -> String {
-    let gpus: Vec<String> = slices
-        .iter()
-        .filter_map(|s| all.gpu_index(&s.uuid))
-        .map(|g| g.to_string())
-        .collect();
-    match gpus.as_slice() {
-        [one] => format!("GPU {one}"),
-        several => format!("GPUs {}", several.join(",")),
     }
 }
 

@@ -373,7 +373,7 @@ pub(crate) fn stage_change(
             world.config.stages.of_groups([group]),
         ),
         (Some(uuid), None) => (
-            format!("GPU{} {list}", if indices.len() > 1 { "s" } else { "" }),
+            figures::gpus(&indices),
             format!(" --gpus {list}"),
             world.config.stages.of_gpu(uuid),
         ),

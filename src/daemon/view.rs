@@ -506,12 +506,14 @@ fn queue_views(world: &World<'_>, features: &Features, sizes: &Sizes) -> Vec<Que
         let reason = world.machine.reason(id);
         let hours = reason.and_then(rules::hours_start);
         let ledger = world.machine.ledger();
-        // A share of GPUs of several models is not one number of bytes.
-        let open = candidates(ledger, request).into_iter();
-        let open: Vec<&GpuFacts> = open.map(|g| &ledger.gpus()[g]).collect();
-        let alike = open.iter().all(|g| g.model == open[0].model);
-        let most = open.iter().filter_map(|g| g.allocatable()).max();
-        let wanted = most.filter(|_| alike);
+        let part = || {
+            let open = candidates(ledger, request);
+            let facts = |g: &usize| &ledger.gpus()[*g];
+            // A share of GPUs of several models is not one number of bytes.
+            let alike = open.iter().all(|g| facts(g).model == facts(&open[0]).model);
+            let most = open.iter().filter_map(|g| facts(g).allocatable()).max()?;
+            alike.then(|| most.times(request.share))
+        };
         Some(QueueView {
             id: id.to_string(),
             name: asked.record.name.clone(),
@@ -526,10 +528,7 @@ fn queue_views(world: &World<'_>, features: &Features, sizes: &Sizes) -> Vec<Que
             gpus: asked.request.gpus,
             share: asked.request.share.as_f64(),
             sm_limit: asked.request.sm_limit.as_f64(),
-            mem_request: request
-                .mem
-                .or(wanted.map(|w| w.times(request.share)))
-                .map(|Bytes(b)| b),
+            mem_request: request.mem.or_else(part).map(|Bytes(b)| b),
             since_ms: asked.since_ms,
             position: index(i + 1),
             reason: reason

@@ -190,7 +190,7 @@ mod tests {
     use super::super::tests::{World, facts};
     use super::*;
     use crate::claim::Class;
-    use crate::machine::lever::{Lever, Levers, Wish};
+    use crate::machine::lever::{Lever, Wish};
     use crate::units::{Bytes, Share};
 
     fn machine(gpus: usize) -> World {
@@ -456,16 +456,7 @@ mod tests {
         b.send(Event::Gone { id: ClaimId(3) });
         b.pass(s(100));
         admit(&mut b.w, 2, Admission::Queue);
-        b.send(Event::Levers {
-            id: ClaimId(2),
-            levers: Levers {
-                park: Ok(()),
-                movable: Ok(()),
-                requeue: false,
-                left_alone: false,
-                idle: true,
-            },
-        });
+        b.idles(2, true);
         b.claim(6, 1000, 1, Class::Batch, 4);
         let plan = b.w.machine.plan_of(ClaimId(6)).expect("a claim moves");
         assert!(

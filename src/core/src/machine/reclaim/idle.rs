@@ -1,6 +1,6 @@
 //! How long a user waits for an idle notebook under the default rules.
 
-use super::super::lever::{Lever, Levers};
+use super::super::lever::Lever;
 use super::super::*;
 use super::ReclaimRules;
 use super::tests::{Bench, s};
@@ -25,20 +25,6 @@ fn two_of(uids: [u32; 2]) -> Bench {
         b.claim(id, 500, uid, NOTEBOOK, 8);
     }
     b
-}
-
-fn idles(b: &mut Bench, id: u64, idle: bool) {
-    let levers = Levers {
-        park: Ok(()),
-        movable: Ok(()),
-        requeue: false,
-        left_alone: false,
-        idle,
-    };
-    b.send(Event::Levers {
-        id: ClaimId(id),
-        levers,
-    });
 }
 
 fn third(b: &mut Bench, id: u64) {
@@ -77,7 +63,7 @@ fn who_waits_already_has_the_gpu_a_countdown_after_the_notebook_has_idled_for_to
     third(&mut b, 3);
     b.pass(OFFLOAD - s(600));
     assert!(b.at(3).is_none() && announced(&b, 1).is_empty());
-    idles(&mut b, 1, true);
+    b.idles(1, true);
     assert_eq!(announced(&b, 1), [b.w.now + countdown]);
     let waited = waits(&mut b, 3);
     assert!(waited >= countdown, "not before the announced time");
@@ -91,7 +77,7 @@ fn who_comes_when_it_has_idled_for_too_long_already_waits_for_the_countdown_alon
     for longer in [s(0), s(1), s(7), s(3600)] {
         let mut b = two();
         b.pass(OFFLOAD);
-        idles(&mut b, 1, true);
+        b.idles(1, true);
         b.pass(longer);
         third(&mut b, 3);
         let waited = waits(&mut b, 3);
@@ -100,15 +86,15 @@ fn who_comes_when_it_has_idled_for_too_long_already_waits_for_the_countdown_alon
     // Even instead of one that came back to its GPU and is idle again.
     let mut b = two();
     b.pass(OFFLOAD);
-    idles(&mut b, 1, true);
+    b.idles(1, true);
     third(&mut b, 3);
     waits(&mut b, 3);
-    idles(&mut b, 1, false);
+    b.idles(1, false);
     b.send(Event::Wanted { id: ClaimId(1) });
     b.send(Event::Gone { id: ClaimId(3) });
     waits(&mut b, 1);
     b.pass(OFFLOAD);
-    idles(&mut b, 1, true);
+    b.idles(1, true);
     third(&mut b, 4);
     let waited = waits(&mut b, 4);
     assert!(waited <= countdown + SECONDS, "{waited:?}");
@@ -119,7 +105,7 @@ fn the_countdown_does_not_begin_anew_whoever_comes_or_goes_meanwhile() {
     let countdown = ReclaimRules::default().countdown;
     let mut b = two();
     b.pass(OFFLOAD);
-    idles(&mut b, 1, true);
+    b.idles(1, true);
     third(&mut b, 3);
     let due = b.w.now + countdown;
     b.pass(s(5));
@@ -127,7 +113,7 @@ fn the_countdown_does_not_begin_anew_whoever_comes_or_goes_meanwhile() {
     third(&mut b, 4);
     b.claim(5, 1000, 1, Class::Batch, 8);
     b.pass(s(5));
-    idles(&mut b, 2, false);
+    b.idles(2, false);
     b.w.used.insert((ClaimId(2), 0), Bytes::gib(9));
     b.pass(s(5));
     b.send(Event::Gone { id: ClaimId(5) });
@@ -145,8 +131,8 @@ fn two_that_idle_make_room_within_one_countdown() {
     let countdown = ReclaimRules::default().countdown;
     let mut b = two();
     b.pass(OFFLOAD);
-    idles(&mut b, 1, true);
-    idles(&mut b, 2, true);
+    b.idles(1, true);
+    b.idles(2, true);
     b.claim(3, 1000, 1, Class::Batch, 20);
     let waited = waits(&mut b, 3);
     assert!(waited <= countdown + SECONDS + s(2), "{waited:?}");
@@ -156,12 +142,12 @@ fn two_that_idle_make_room_within_one_countdown() {
 fn nobody_makes_room_for_a_notebook_whose_calls_wait_no_longer() {
     let mut b = two();
     b.pass(OFFLOAD);
-    idles(&mut b, 1, true);
+    b.idles(1, true);
     third(&mut b, 3);
     waits(&mut b, 3);
     // Its next cell wants the GPU of the third, which is idle by now, and is interrupted during the countdown.
     b.pass(s(60));
-    idles(&mut b, 3, true);
+    b.idles(3, true);
     let (id, before) = (ClaimId(1), b.w.log.len());
     b.send(Event::Wanted { id });
     assert_eq!(announced(&b, 3).len(), 1);

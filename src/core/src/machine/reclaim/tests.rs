@@ -61,6 +61,19 @@ impl Bench {
         }
     }
 
+    /// All levers work on a claim, and it has been idle for long or not.
+    pub(in super::super) fn idles(&mut self, id: u64, idle: bool) {
+        let levers = Levers {
+            park: Ok(()),
+            movable: Ok(()),
+            requeue: false,
+            left_alone: false,
+            idle,
+        };
+        let id = ClaimId(id);
+        self.send(Event::Levers { id, levers });
+    }
+
     /// Submits a claim of this user; it uses `gib` once granted.
     pub(in super::super) fn claim(
         &mut self,
@@ -565,16 +578,7 @@ fn an_owner_keeps_what_was_announced_once() {
 fn an_idle_notebook_is_detached_for_somebody_who_waits_and_for_nobody_else() {
     let mut b = Bench::new(1);
     b.claim(1, 600, 1, NOTEBOOK, 8);
-    b.send(Event::Levers {
-        id: ClaimId(1),
-        levers: Levers {
-            park: Ok(()),
-            movable: Ok(()),
-            requeue: false,
-            left_alone: false,
-            idle: true,
-        },
-    });
+    b.idles(1, true);
     b.pass(s(300));
     assert!(b.at(1).is_some());
     b.claim(2, 600, 1, Class::Batch, 8);
@@ -681,14 +685,7 @@ fn a_parked_claim_that_turns_out_to_be_movable_comes_back_elsewhere() {
     });
     b.pass(s(3));
     assert_eq!(b.at(1), None, "its own GPU is another's");
-    let levers = Levers {
-        park: Ok(()),
-        movable: Ok(()),
-        requeue: false,
-        left_alone: false,
-        idle: false,
-    };
-    b.send(Event::Levers { id, levers });
+    b.idles(1, false);
     b.pass(s(3));
     assert_eq!(b.at(1), Some(vec![1 - own]));
 }

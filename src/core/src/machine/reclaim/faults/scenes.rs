@@ -151,15 +151,7 @@ fn nothing_is_lost_when_a_claim_goes_to_the_host() {
             name: "offloaded because it is idle",
             start: || {
                 let mut b = one_waits();
-                let levers = Levers {
-                    park: Ok(()),
-                    movable: Ok(()),
-                    requeue: false,
-                    left_alone: false,
-                    idle: true,
-                };
-                let id = ClaimId(1);
-                b.send(Event::Levers { id, levers });
+                b.idles(1, true);
                 b
             },
             cause: None,
