@@ -4,6 +4,7 @@
 use crate::support;
 
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use gshare::station::Station;
@@ -233,11 +234,14 @@ fn a_lost_journal_takes_the_gpu_from_old_members_and_gives_nobody_their_place() 
 // Deaths at random moments: of the service, of members, of commands during their launch, of the service's helpers.
 // After each one all living claims are there, within their limits, and nothing is left of the dead.
 //
-// `GSHARE_DEATHS` is their number (300). Every hundred has a workstation of its own and prints its seed first: with
-// that as `GSHARE_TEST_SEED` a long run can be continued there.
+// `GSHARE_DEATHS` is their number (300). Every hundred has a workstation of its own, whose seed is in what it says: with
+// that as `GSHARE_TEST_SEED` it is the first.
 
 /// Number of deaths on one workstation.
 const ON_ONE: u64 = 100;
+
+/// Number of workstations at a time.
+const SIDE_BY_SIDE: usize = 3;
 
 /// Maximum number of living members: they fit on the first GPU.
 const MEMBERS: usize = 4;
@@ -245,23 +249,35 @@ const MEMBERS: usize = 4;
 #[test]
 fn deaths_at_random_moments_lose_nothing_and_leak_nothing() {
     let given = std::env::var("GSHARE_DEATHS").ok();
-    let wanted = given.map_or(300, |n| n.parse().expect("a number of deaths"));
+    let wanted: u64 = given.map_or(300, |n| n.parse().expect("a number of deaths"));
     let first = Random::new("deaths_at_random_moments_lose_nothing_and_leak_nothing").seed();
+    // Most of a death is waiting, so several workstations go side by side.
+    let next = AtomicU64::new(0);
+    let work = || {
+        let mut died = [0_u64; 4];
+        loop {
+            let nth = next.fetch_add(1, Ordering::Relaxed);
+            let left = wanted.saturating_sub(nth * ON_ONE);
+            if left == 0 {
+                return died;
+            }
+            let mut desk = Desk::new(first + nth);
+            while desk.died.iter().sum::<u64>() < left.min(ON_ONE) {
+                desk.round();
+            }
+            let both = died.iter_mut().zip(desk.died);
+            both.for_each(|(all, n)| *all += n);
+            println!("GSHARE_TEST_SEED={}: {:?}", desk.seed, desk.died);
+        }
+    };
     let mut died = [0_u64; 4];
-    for nth in 0.. {
-        let left = wanted - died.iter().sum::<u64>();
-        if left == 0 {
-            break;
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..SIDE_BY_SIDE).map(|_| scope.spawn(work)).collect();
+        for worker in workers {
+            let of_one = worker.join().expect("said why above");
+            died.iter_mut().zip(of_one).for_each(|(all, n)| *all += n);
         }
-        let mut desk = Desk::new(first + nth);
-        while desk.died.iter().sum::<u64>() < left.min(ON_ONE) {
-            desk.round();
-        }
-        died.iter_mut()
-            .zip(desk.died)
-            .for_each(|(all, n)| *all += n);
-        println!("so far: {died:?}");
-    }
+    });
     let [service, members, launches, helpers] = died;
     println!(
         "result: {service} services, {members} members, {launches} launches and {helpers} helpers died"
@@ -271,6 +287,7 @@ fn deaths_at_random_moments_lose_nothing_and_leak_nothing() {
 
 /// A workstation with its programs.
 struct Desk {
+    seed: u64,
     station: Station,
     board: Board,
     random: Random,
@@ -282,13 +299,14 @@ struct Desk {
 
 impl Desk {
     fn new(seed: u64) -> Self {
-        println!("from here: GSHARE_TEST_SEED={seed}");
+        println!("GSHARE_TEST_SEED={seed} begins");
         let station = station_with(|o| {
             // Strict caps have a launcher.
             o.strict = Uid::effective().is_root();
             o.config = "[claims]\nleftover-grace = \"1s\"\n".to_owned();
         });
         Self {
+            seed,
             board: board(&station),
             station,
             random: Random::seeded(seed),
@@ -350,7 +368,8 @@ impl Desk {
         };
         if let Some(kind) = died {
             self.died[kind] += 1;
-            self.check(&format!("death of kind {kind} after {:?}", self.died));
+            let (seed, died) = (self.seed, self.died);
+            self.check(&format!("seed {seed}: death of kind {kind} after {died:?}"));
         }
     }
 

@@ -211,16 +211,18 @@ impl Awaited for bool {
     }
 }
 
-/// Polls until `probe` finds something or is true, at most for `most`.
+/// Polls until `probe` finds something or is true, at most for `most`. Polls less often what takes longer: a probe is
+/// mostly a whole snapshot, and other tests run meanwhile.
 pub fn until<A: Awaited>(what: &str, most: Duration, mut probe: impl FnMut() -> A) -> A::Found {
     let most = patience(most);
-    let end = Instant::now() + most;
+    let start = Instant::now();
     loop {
         if let Some(found) = probe().found() {
             return found;
         }
-        assert!(Instant::now() < end, "not within {most:?}: {what}");
-        std::thread::sleep(Duration::from_millis(5));
+        let waited = start.elapsed();
+        assert!(waited < most, "not within {most:?}: {what}");
+        std::thread::sleep((waited / 8).clamp(Duration::from_millis(5), Duration::from_millis(40)));
     }
 }
 
