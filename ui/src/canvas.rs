@@ -117,16 +117,16 @@ mod tests {
         }
 
         /// All cells with their styles, and the cursor's place if it is visible.
-        fn cells(&self) -> (Vec<String>, Option<(u16, u16)>) {
+        fn cells(&self) -> (Vec<impl PartialEq + use<>>, Option<(u16, u16)>) {
             let screen = self.terminal.screen();
             let (columns, rows) = self.canvas.size();
             let cell = |x, y| {
                 let cell = screen.cell(y, x).unwrap();
                 // A cell that was never written is blank.
                 let text = Some(cell.contents()).filter(|t| !t.is_empty());
-                let colours = (cell.fgcolor(), cell.bgcolor());
                 let marks = [cell.bold(), cell.dim(), cell.underline(), cell.inverse()];
-                format!("{:?} {colours:?} {marks:?}", text.unwrap_or(" "))
+                let text = text.unwrap_or(" ").to_owned();
+                (text, cell.fgcolor(), cell.bgcolor(), marks)
             };
             let all = (0..rows).flat_map(|y| (0..columns).map(move |x| (x, y)));
             let cursor = screen.cursor_position();

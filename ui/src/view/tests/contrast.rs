@@ -142,19 +142,17 @@ fn what_is_drawn_has_contrast() {
                 for (x, cell) in cells.iter().enumerate() {
                     let (front, behind) = t.colours(cell);
                     let seen = contrast(front, behind);
-                    let what = format!(
-                        "{:?} on {:?}, {name}, {x},{y} `{}`: {seen:.2}",
-                        t.depth,
-                        t.on,
-                        cell.symbol()
-                    );
+                    let what = || {
+                        let (depth, on, symbol) = (t.depth, t.on, cell.symbol());
+                        format!("{depth:?} on {on:?}, {name}, {x},{y} `{symbol}`: {seen:.2}")
+                    };
                     match t.kind(cell) {
                         Kind::Text => {
-                            assert!(seen >= 4.5, "text: {what}");
+                            assert!(seen >= 4.5, "text: {}", what());
                             least[0] = least[0].min(seen);
                         }
                         Kind::Sign => {
-                            assert!(seen >= 3.0, "sign: {what}");
+                            assert!(seen >= 3.0, "sign: {}", what());
                             least[1] = least[1].min(seen);
                         }
                         Kind::Area(..) | Kind::Blank | Kind::Faint => {}
@@ -175,7 +173,12 @@ fn what_is_drawn_has_contrast() {
                     let is_chosen = |cell: &Cell| Some(cell.bg) == look.theme.selected.bg;
                     if let Some((a, b)) = edges.filter(|_| !is_chosen(cell) && !is_chosen(next)) {
                         let seen = contrast(a, b);
-                        assert!(seen >= 3.0, "beside `{}`: {seen:.2}; {what}", next.symbol());
+                        assert!(
+                            seen >= 3.0,
+                            "beside `{}`: {seen:.2}; {}",
+                            next.symbol(),
+                            what()
+                        );
                         least[2] = least[2].min(seen);
                     }
                 }
