@@ -6,7 +6,7 @@ use gshare_abi::host::SlotView;
 use gshare_config::SlurmGpus;
 use gshare_core::machine::ModelRoom;
 use gshare_core::place::candidates;
-use gshare_core::{Bytes, ClaimId, GpuFacts, Request};
+use gshare_core::{Bytes, ClaimId, GpuFacts, Request, Share};
 use gshare_enforcer::proc;
 use gshare_proto::{
     ClaimGpu, ClaimState, ClaimView, ClaimableView, ExpectedView, Figure, GpuState, GpuView,
@@ -19,7 +19,7 @@ use super::effects::Effects;
 use super::features::Features;
 use super::gpu::DriverUse;
 use super::history::History;
-use super::journal::SliceRecord;
+use super::journal::{HoldingRecord, SliceRecord};
 use super::levers::facts;
 use super::live::Live;
 use super::metrics::About;
@@ -102,12 +102,11 @@ fn over_request(part: &ClaimGpu) -> u64 {
         .saturating_sub(part.mem_request)
 }
 
-/// `offloaded, 4.0 GiB in host RAM`, `moving to GPU 1`.
+/// `offloaded, 4.0 GiB in host RAM`, `moving to GPUs 1,3`.
 fn place_text(place: &PlaceView) -> String {
     let word = place.word.clone().unwrap_or_default();
-    let to: Vec<String> = place.to.iter().map(u32::to_string).collect();
-    match (place.host_bytes, to.is_empty()) {
-        (_, false) => format!("{word} to GPU {}", to.join(",")),
+    match (place.host_bytes, place.to.is_empty()) {
+        (_, false) => format!("{word} to {}", figures::gpus(&place.to)),
         (Some(bytes), true) => format!("{word}, {} in host RAM", Bytes(bytes)),
         (None, true) => word,
     }
@@ -301,7 +300,12 @@ pub(crate) fn claim_parts(
     let mut last_launch = live.past.launch_ns;
     let mut refusals = live.past.refusals;
     let mut parts = Vec::new();
-    for slice in &live.record.slices {
+    // What returns from the host stands where it returns to.
+    let slices = match &live.record.holding {
+        HoldingRecord::Unparking { to, .. } => to,
+        _ => &live.record.slices,
+    };
+    for slice in slices {
         let Some(g) = world.gpus.gpu_index(&slice.uuid) else {
             continue;
         };
@@ -427,6 +431,18 @@ pub(crate) fn gpu_view(world: &World<'_>, features: &Features, g: usize) -> GpuV
         .values()
         .flat_map(|l| &l.seats)
         .filter(|s| s.gpu == g && s.limits.page().state() != gshare_abi::State::Detached);
+    // Until it has arrived, a claim that moves stands where it was.
+    let moves = world.claims.values().flat_map(|live| {
+        let to = match &live.record.holding {
+            HoldingRecord::Moving { to } => &to[..],
+            _ => &[],
+        };
+        let stays = |s: &&SliceRecord| live.record.slices.iter().any(|own| own.uuid == s.uuid);
+        to.iter().filter(move |s| s.uuid == gpu.uuid && !stays(s))
+    });
+    let (mem_reserved, sm_reserved) = moves.fold((0, 0), |(mem, sm), s| {
+        (s.mem.saturating_add(mem), s.sm_milli.saturating_add(sm))
+    });
     let mut measured = world
         .gpus
         .last_reading(g)
@@ -461,12 +477,14 @@ pub(crate) fn gpu_view(world: &World<'_>, features: &Features, g: usize) -> GpuV
             .get(g)
             .and_then(GpuFacts::allocatable)
             .map(|b| b.0),
-        mem_claimed: ledger.mem_requested(g).0,
+        mem_claimed: ledger.mem_requested(g).0.saturating_sub(mem_reserved),
         mem_charged: Some(charged.fold(0, |sum: u64, s| {
             sum.saturating_add(s.usage.charged_bytes(gpu.total))
         })),
         mem_unclaimed: gpus::unclaimed_bytes(world, g),
-        sm_claimed: ledger.sm_requested(g).as_f64(),
+        sm_claimed: (ledger.sm_requested(g))
+            .saturating_sub(Share::from_milli(sm_reserved))
+            .as_f64(),
         history: gpu.history.iter().copied().collect(),
         health: doctor::health_view(world, features, g),
         ..measured
