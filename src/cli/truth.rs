@@ -398,6 +398,12 @@ fn is_free(here: &mut Here, uid: u32, now: &Snapshot) -> Vec<(String, u32, Tried
         let first = if size == 0 { 250 } else { size };
         let said = tried(here, uid, &of(first)).expect("an answer");
         assert_eq!(said.starts, size > 0, "{first} of {room:?}: {said:?}");
+        if room.whole > 0 {
+            let untouched = gpus
+                .clone()
+                .filter(|g| g.claimable == 1.0 && !g.is_used_without_claim());
+            assert!(untouched.count() >= room.whole as usize, "{room:?}");
+        }
         runs.push((room.model.clone(), first, said));
         if !touched && more > size && more <= 1000 * gpus.count() as u32 {
             let said = tried(here, uid, &of(more)).expect("an answer");

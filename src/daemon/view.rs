@@ -289,6 +289,23 @@ fn claim_part(
     part
 }
 
+/// Where a claim stands: until it has arrived, one that moves is where it was, and one that returns from the host is
+/// where it returns to.
+fn slices_of(live: &Live) -> &[SliceRecord] {
+    match &live.record.holding {
+        HoldingRecord::Unparking { to, .. } => to,
+        _ => &live.record.slices,
+    }
+}
+
+/// What it holds of GPUs there.
+fn held_slices(live: &Live) -> &[SliceRecord] {
+    match live.record.holding {
+        HoldingRecord::Parked(_) => &[],
+        _ => slices_of(live),
+    }
+}
+
 /// A claim's parts of GPUs.
 pub(crate) fn claim_parts(
     world: &World<'_>,
@@ -300,12 +317,7 @@ pub(crate) fn claim_parts(
     let mut last_launch = live.past.launch_ns;
     let mut refusals = live.past.refusals;
     let mut parts = Vec::new();
-    // What returns from the host stands where it returns to.
-    let slices = match &live.record.holding {
-        HoldingRecord::Unparking { to, .. } => to,
-        _ => &live.record.slices,
-    };
-    for slice in slices {
+    for slice in slices_of(live) {
         let Some(g) = world.gpus.gpu_index(&slice.uuid) else {
             continue;
         };
@@ -431,17 +443,10 @@ pub(crate) fn gpu_view(world: &World<'_>, features: &Features, g: usize) -> GpuV
         .values()
         .flat_map(|l| &l.seats)
         .filter(|s| s.gpu == g && s.limits.page().state() != gshare_abi::State::Detached);
-    // Until it has arrived, a claim that moves stands where it was.
-    let moves = world.claims.values().flat_map(|live| {
-        let to = match &live.record.holding {
-            HoldingRecord::Moving { to } => &to[..],
-            _ => &[],
-        };
-        let stays = |s: &&SliceRecord| live.record.slices.iter().any(|own| own.uuid == s.uuid);
-        to.iter().filter(move |s| s.uuid == gpu.uuid && !stays(s))
-    });
-    let (mem_reserved, sm_reserved) = moves.fold((0, 0), |(mem, sm), s| {
-        (s.mem.saturating_add(mem), s.sm_milli.saturating_add(sm))
+    let claimed = world.claims.values().flat_map(|live| held_slices(live));
+    let claimed = claimed.filter(|s| s.uuid == gpu.uuid);
+    let (mem_claimed, sm_claimed) = claimed.fold((0, 0), |(mem, sm): (u64, u32), s| {
+        (mem.saturating_add(s.mem), sm.saturating_add(s.sm_milli))
     });
     let mut measured = world
         .gpus
@@ -477,14 +482,12 @@ pub(crate) fn gpu_view(world: &World<'_>, features: &Features, g: usize) -> GpuV
             .get(g)
             .and_then(GpuFacts::allocatable)
             .map(|b| b.0),
-        mem_claimed: ledger.mem_requested(g).0.saturating_sub(mem_reserved),
+        mem_claimed,
         mem_charged: Some(charged.fold(0, |sum: u64, s| {
             sum.saturating_add(s.usage.charged_bytes(gpu.total))
         })),
         mem_unclaimed: gpus::unclaimed_bytes(world, g),
-        sm_claimed: (ledger.sm_requested(g))
-            .saturating_sub(Share::from_milli(sm_reserved))
-            .as_f64(),
+        sm_claimed: f64::from(sm_claimed) / 1000.0,
         history: gpu.history.iter().copied().collect(),
         health: doctor::health_view(world, features, g),
         ..measured
@@ -717,9 +720,11 @@ pub(crate) fn with_room(
         });
     }
     let untouched = |model: &str| {
-        let gpus = world.machine.ledger().gpus().iter();
-        let untouched = gpus.filter(|g| g.model == model && g.outside() == 0);
-        u32::try_from(untouched.count()).unwrap_or(u32::MAX)
+        let gpus = world.machine.ledger().gpus().iter().zip(&room.by_gpu);
+        let whole = |(g, part): &(&GpuFacts, &Share)| {
+            g.model == model && **part == Share::ONE && g.outside() == 0
+        };
+        u32::try_from(gpus.filter(whole).count()).unwrap_or(u32::MAX)
     };
     let model = |m: &ModelRoom| ModelRoomView {
         model: figures::short_name(&m.model),
