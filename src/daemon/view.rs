@@ -443,7 +443,7 @@ pub(crate) fn gpu_view(world: &World<'_>, features: &Features, g: usize) -> GpuV
         .values()
         .flat_map(|l| &l.seats)
         .filter(|s| s.gpu == g && s.limits.page().state() != gshare_abi::State::Detached);
-    let claimed = world.claims.values().flat_map(|live| held_slices(live));
+    let claimed = world.claims.values().flat_map(held_slices);
     let claimed = claimed.filter(|s| s.uuid == gpu.uuid);
     let (mem_claimed, sm_claimed) = claimed.fold((0, 0), |(mem, sm): (u64, u32), s| {
         (mem.saturating_add(s.mem), sm.saturating_add(s.sm_milli))
