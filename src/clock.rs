@@ -1,10 +1,29 @@
 //! Times as whole numbers.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use chrono::{DateTime, Datelike, Local, NaiveDate, NaiveTime, TimeZone, Weekday};
 
+#[cfg(test)]
+thread_local! {
+    /// The time of a test that sets it: by both clocks.
+    pub(crate) static SET: std::cell::Cell<Option<(Instant, u64)>> = const { std::cell::Cell::new(None) };
+}
+
+/// This moment of the monotonic clock.
+pub(crate) fn instant() -> Instant {
+    #[cfg(test)]
+    if let Some((at, _)) = SET.get() {
+        return at;
+    }
+    Instant::now()
+}
+
 pub(crate) fn unix_ms() -> u64 {
+    #[cfg(test)]
+    if let Some((_, at)) = SET.get() {
+        return at;
+    }
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     since.map_or(0, millis)
 }

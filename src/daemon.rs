@@ -34,6 +34,8 @@ mod gpus;
 mod grant;
 mod guest;
 mod health;
+#[cfg(test)]
+pub(crate) mod here;
 pub(crate) mod history;
 mod host;
 mod identity;

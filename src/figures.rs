@@ -4,6 +4,7 @@ use std::path::Path;
 
 use gshare_enforcer::gpu::{CounterSource, GpuProcess, GpuReading, GpuState as Seen};
 use gshare_enforcer::proc;
+pub(crate) use gshare_proto::figures::gpus;
 use gshare_proto::{
     CommandLine, Figure, GpuState, GpuView, Identity, Named, ProcessView, Source, UnclaimedView,
 };
@@ -205,13 +206,6 @@ pub(crate) fn program_of(command: &[String], user: &str) -> String {
         [] => format!("a claim of {user} without a command"),
         command => format!("{} of {user}", public(command)),
     }
-}
-
-/// `GPU 1`, `GPUs 0,2`.
-pub(crate) fn gpus(numbers: impl IntoIterator<Item = impl ToString>) -> String {
-    let words: Vec<String> = numbers.into_iter().map(|g| g.to_string()).collect();
-    let s = if words.len() == 1 { "" } else { "s" };
-    format!("GPU{s} {}", words.join(","))
 }
 
 /// Program and script of a command line, without further arguments.

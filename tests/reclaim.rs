@@ -703,7 +703,7 @@ fn who_waits_is_told_when_an_idle_claim_makes_room_once_that_is_known() {
         let mut lines = text.lines().map(str::to_owned);
         lines.find(|l| l.contains("which is idle, is offloaded"))
     });
-    has_all(&line, &["; expected start in 59m, when c1"]);
+    has_all(&line, &["; starts in 59m at the earliest, when c1"]);
 
     // A claim on loan makes room once its minimum run time is over; before, all say so.
     let young = keys([0.1, 0.9], "countdown = \"2s\"\n").replace(
@@ -865,7 +865,7 @@ fn an_interrupt_ends_the_wait_of_a_detached_notebook_and_loses_nothing() {
         let printed = said["printed"].as_str().unwrap_or_default();
         let words = [
             "This call waits until it is restored: needs",
-            "; expected start in ",
+            "; starts in ",
             ", when the time limit of c",
         ];
         assert!(words.iter().all(|w| printed.contains(w)), "{round}: {said}");

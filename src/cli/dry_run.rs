@@ -9,6 +9,7 @@ use super::failure::{self, Failure};
 use super::table::plain;
 use super::waiting::{left, ordinal};
 use super::{Outcome, connect, out};
+use crate::figures;
 
 pub(crate) fn run(socket: Option<&Path>, spec: ClaimSpec, json: bool) -> Outcome {
     let reply = connect::connect(socket)?.call(&Call::Try(Box::new(spec)))?;
@@ -67,11 +68,9 @@ pub(super) fn text(tried: &Tried, now_ms: u64) -> String {
         ));
     }
     for taking in &tried.takings {
-        let to: Vec<String> = taking.to.iter().map(u32::to_string).collect();
-        let to = if to.is_empty() {
-            String::new()
-        } else {
-            format!(" (GPU {})", to.join(","))
+        let to = match taking.to.is_empty() {
+            true => String::new(),
+            false => format!(" ({})", figures::gpus(&taking.to)),
         };
         lines.push(format!(
             "in {} {} of {} {}{to}",

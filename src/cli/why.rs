@@ -15,6 +15,7 @@ use super::slurm::SlurmJob;
 use super::table::plain;
 use super::waiting::ordinal;
 use super::{Outcome, connect, out};
+use crate::figures;
 
 pub(crate) fn why(socket: Option<&Path>, args: &ClaimIdArgs) -> Outcome {
     let reply = connect::connect(socket)?.call(&Call::Snapshot)?;
@@ -180,12 +181,11 @@ fn runs(claim: &ClaimView, now_ms: u64) -> String {
     if let Some(text) = away(claim, now_ms) {
         return text;
     }
-    let gpus: Vec<String> = claim.gpus.iter().map(|g| g.gpu.to_string()).collect();
     let span = Duration::from_millis(now_ms.saturating_sub(claim.since_ms));
     let mut text = format!(
-        "{} does not wait: it got its part of GPU {} {} ago ({})\n",
+        "{} does not wait: it got its part of {} {} ago ({})\n",
         claim.id,
-        gpus.join(","),
+        figures::gpus(claim.gpus.iter().map(|g| g.gpu)),
         show_duration(span),
         plain(&claim.state_text)
     );

@@ -15,6 +15,7 @@ use super::command::Command;
 use super::fact::{Fact, Look, Pages};
 use super::live::Live;
 use super::world::World;
+use crate::figures;
 
 /// A GPU whose time is used to this percentage, with at most the same percentage of its SMs active, can be shared
 /// better.
@@ -411,14 +412,11 @@ fn idle(world: &World<'_>, claim: &ClaimView) -> Option<Advice> {
         _ => "release",
     };
     let part: f64 = claim.gpus.iter().map(|p| p.sm_request).sum();
-    let gpus: Vec<String> = claim.gpus.iter().map(|p| p.gpu.to_string()).collect();
+    let gpus = figures::gpus(claim.gpus.iter().map(|p| p.gpu));
     let time = gshare_core::units::show_duration(Duration::from_secs(seconds));
     let id = &claim.id;
     Some(Advice {
-        text: format!(
-            "{id} holds {part:.2} of GPU {} and had no GPU work for {time}",
-            gpus.join(",")
-        ),
+        text: format!("{id} holds {part:.2} of {gpus} and had no GPU work for {time}"),
         command: Some(format!("gshare {verb} {id}")),
     })
 }

@@ -12,6 +12,7 @@ use gshare_core::play::recording::Recording;
 
 use super::fact::Decided;
 use super::world::Now;
+use crate::clock::instant;
 
 /// The core's clock begins this long before its start, so that it can be told of earlier times.
 const BEFORE: Duration = Duration::from_secs(30 * 24 * 3600);
@@ -42,7 +43,7 @@ impl Default for Core {
         let file = |dir: PathBuf| dir.join(std::process::id().to_string());
         Self {
             machine: Machine::default(),
-            origin: Instant::now(),
+            origin: instant(),
             todo: VecDeque::new(),
             busy: false,
             recorded: dir.map(|dir| (file(dir), Recording::default())),
@@ -53,7 +54,7 @@ impl Default for Core {
 impl Core {
     /// Its clock.
     pub(crate) fn now(&self) -> Duration {
-        BEFORE + self.origin.elapsed()
+        BEFORE + instant().saturating_duration_since(self.origin)
     }
 
     /// This moment, by all clocks.
@@ -65,7 +66,7 @@ impl Core {
     pub(crate) fn next_wake(&self) -> Option<Instant> {
         let now = self.now();
         let at = self.machine.next_wake(now)?;
-        Instant::now().checked_add(at.saturating_sub(now))
+        instant().checked_add(at.saturating_sub(now))
     }
 
     /// Queues events. True if there are any and nothing is being carried out: then call [`Core::step`] until it

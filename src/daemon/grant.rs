@@ -558,7 +558,7 @@ fn grant_text(world: &World<'_>, id: ClaimId, live: &Live) -> String {
     let pauses = gpus
         .iter()
         .filter(|g| gpus.len() > 1 && turns::take_turns(world, **g));
-    let pauses: Vec<String> = pauses.map(ToString::to_string).collect();
+    let pauses: Vec<&usize> = pauses.collect();
     let caps = match turns::gate_in_force(world) {
         _ if record.terms.no_library => "counted, not limited (no library)".to_owned(),
         Ok(()) if mixed => {
@@ -566,8 +566,8 @@ fn grant_text(world: &World<'_>, id: ClaimId, live: &Live) -> String {
         }
         Ok(()) if !pauses.is_empty() => {
             format!(
-                "{way} (takes turns with other claims on GPU {})",
-                pauses.join(", ")
+                "{way} (takes turns with other claims on {})",
+                figures::gpus(pauses)
             )
         }
         Ok(()) => way.to_owned(),

@@ -490,9 +490,8 @@ fn bound_to(gpus: &Gpus, record: &ClaimRecord, to: &[SliceRecord]) -> (Vec<Strin
     if !gshare_core::machine::rebind(&mut only, pairs.collect()) {
         return (only, String::new());
     }
-    let found = only.iter().filter_map(|uuid| gpus.gpu_index(uuid));
-    let gpus = found.map(|g| g.to_string()).collect::<Vec<_>>().join(",");
-    let text = format!("; the claim is now bound to GPU {gpus}");
+    let gpus = figures::gpus(only.iter().filter_map(|uuid| gpus.gpu_index(uuid)));
+    let text = format!("; the claim is now bound to {gpus}");
     (only, text)
 }
 

@@ -345,7 +345,7 @@ pub(crate) fn start_known(
     });
     let (left, how) = leases.chain(idle).min()?;
     let left = show_duration(Duration::from_secs(left.as_secs()));
-    Some(format!("expected start in {left}, {how}"))
+    Some(format!("starts in {left} at the earliest, {how}"))
 }
 
 /// Why a program waits that has already started, and until when.

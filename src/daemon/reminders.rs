@@ -11,6 +11,7 @@ use gshare_core::units::show_duration;
 use super::command::Command;
 use super::fact::Fact;
 use super::world::World;
+use crate::figures;
 
 /// Times of the reminders before the action.
 const REMINDERS: [Duration; 3] = [
@@ -21,18 +22,14 @@ const REMINDERS: [Duration; 3] = [
 /// An announcement younger than this needs no reminder.
 const HEARD: Duration = Duration::from_secs(2);
 
-/// `moves from GPU 1 to GPU 0`.
+/// `moves from GPU 1 to GPU 0`, `moves from GPUs 0,1 to GPUs 2,3`.
 pub(super) fn step_text(world: &World<'_>, id: ClaimId, lever: Lever, to: &[usize]) -> String {
     if lever != Lever::Move {
         return lever.verb().to_owned();
     }
-    let list = |gpus: &[usize]| -> String {
-        let names: Vec<String> = gpus.iter().map(usize::to_string).collect();
-        names.join(",")
-    };
     let from = world.machine.ledger().slices(id).unwrap_or_default();
-    let from: Vec<usize> = from.iter().map(|s| s.gpu).collect();
-    format!("moves from GPU {} to GPU {}", list(&from), list(to))
+    let from = figures::gpus(from.iter().map(|s| s.gpu));
+    format!("moves from {from} to {}", figures::gpus(to))
 }
 
 /// Rounded up to the next second.

@@ -733,7 +733,7 @@ pub(crate) fn summary(world: &World<'_>) -> String {
 }
 
 /// The reports in the claims' pages, and use by processes without a claim.
-fn look_at_pages(world: &World<'_>, features: &Features) -> Look {
+pub(super) fn look_at_pages(world: &World<'_>, features: &Features) -> Look {
     let mut pages = Pages::new();
     for (id, live) in world.claims.iter() {
         for seat in &live.seats {

@@ -232,7 +232,7 @@ pub(crate) fn expected_view(world: &World<'_>, expected: Expected) -> ExpectedVi
         high_s: expected.high.map(left),
         certain: expected.certain,
         cause: match expected.until {
-            Until::Countdown => "other claims make room".to_owned(),
+            Until::Countdown => "others make room".to_owned(),
             Until::MinRun(id) => format!("minimum run time of {id}"),
             Until::Limit(id) => format!("time limit of {id}"),
             Until::Ends(id) => format!("earlier runs such as {id}"),

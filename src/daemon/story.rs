@@ -21,7 +21,7 @@ use super::reasons;
 use super::viewer::Viewer;
 use super::watch;
 use super::world::World;
-use super::{claim_for, convert, grant, reclaim, rules, sizes};
+use super::{claim_for, grant, reclaim, rules, sizes, submit};
 use crate::clock::unix_ms;
 use crate::figures;
 
@@ -106,9 +106,8 @@ fn would_start(world: &World<'_>, slices: &[Slice], entitled: bool) -> Tried {
     });
     let message = match world.config.is_off() {
         true => {
-            let of: Vec<String> = slices.iter().map(|s| s.gpu.to_string()).collect();
-            let off = messages::off_holds_nothing();
-            format!("would start now on GPU {}; {off}", of.join(", "))
+            let of = figures::gpus(slices.iter().map(|s| s.gpu));
+            format!("would start now on {of}; {}", messages::off_holds_nothing())
         }
         false => format!("would start now: {}", parts.join(", ")),
     };
@@ -208,16 +207,13 @@ pub(crate) fn try_claim(
     peer: &Peer,
     spec: &ClaimSpec,
 ) -> Result<Reply, WireError> {
-    let (request, _, record) = convert::request(world, peer, spec)?;
+    let (request, _, record) = submit::request(world, peer, spec)?;
     if let Some(Reply::Granted(granted)) = claim_for::joins_behalf(world, peer).transpose()? {
         return Ok(Reply::Tried(Tried {
             starts: true,
             message: format!("joins {}", granted.message),
             ..Tried::default()
         }));
-    }
-    if let Some(process) = &record.process {
-        world.host.fences.may_leave(process.pid, peer.uid)?;
     }
     let parties = quota::parties_of(world, record.uid, &record.project);
     let only = request.only_gpus.clone();

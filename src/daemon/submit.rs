@@ -1,5 +1,8 @@
 //! Requests for claims, up to the core's decision, and the messages to their callers until then.
 
+use std::time::Duration;
+
+use gshare_core::Request;
 use gshare_core::machine::Event;
 use gshare_proto::{ClaimSpec, ErrorCode, Reply, WireError};
 
@@ -9,7 +12,7 @@ use super::command::{ClaimCommand, Command};
 use super::connection::Sender;
 use super::effects::Effects;
 use super::features::Features;
-use super::journal::HoldingRecord;
+use super::journal::{ClaimRecord, HoldingRecord};
 use super::peer::Peer;
 use super::policy::adopt;
 use super::reasons;
@@ -156,6 +159,27 @@ pub(crate) fn submit(
     }
 }
 
+/// What a caller asks for, in a claim and in its dry run.
+pub(crate) fn request(
+    world: &World<'_>,
+    peer: &Peer,
+    spec: &ClaimSpec,
+) -> Result<(Request, Option<Duration>, ClaimRecord), WireError> {
+    let (mut request, patience, record) = convert::request(world, peer, spec)?;
+    // Root of a container has no claims here, not even one that moves nothing.
+    let contained = peer.process.filter(|_| peer.uid == 0 && !peer.on_machine);
+    // gshare neither moves nor starts their programs.
+    let observed = stage::observes(world, peer.uid);
+    if let Some(process) = record.process.or(contained).filter(|_| !observed) {
+        world.host.fences.may_leave(process.pid, peer.uid)?;
+    }
+    // No command would end it.
+    if spec.hold && spec.command.is_empty() && !spec.lazy && !observed {
+        request.lease = request.lease.or(world.config.claims.held_limit);
+    }
+    Ok((request, patience, record))
+}
+
 fn submitted(
     with: &mut Effects,
     peer: Peer,
@@ -168,18 +192,8 @@ fn submitted(
     }
     // A client that lost its connection during a restart of the service asks again: same process, same claim. A
     // different request (a claim within a claim) is a new claim.
-    let (mut request, patience, mut record) = convert::request(&with.world(), &peer, &spec)?;
-    // Root of a container has no claims here, not even one that moves nothing.
-    let contained = peer.process.filter(|_| peer.uid == 0 && !peer.on_machine);
-    // gshare neither moves nor starts their programs.
+    let (request, patience, mut record) = request(&with.world(), &peer, &spec)?;
     let observed = stage::observes(&with.world(), peer.uid);
-    if let Some(process) = record.process.or(contained).filter(|_| !observed) {
-        with.host.fences.may_leave(process.pid, peer.uid)?;
-    }
-    // No command would end it.
-    if spec.hold && spec.command.is_empty() && !spec.lazy && !observed {
-        request.lease = request.lease.or(with.config.claims.held_limit);
-    }
     let known = with.claims.iter().find(|(_, live)| {
         live.command_alive && live.ending.is_none() && live.record.asks_as(&record)
     });

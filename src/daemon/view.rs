@@ -6,7 +6,7 @@ use gshare_abi::host::SlotView;
 use gshare_config::SlurmGpus;
 use gshare_core::machine::ModelRoom;
 use gshare_core::place::candidates;
-use gshare_core::{Bytes, ClaimId, GpuFacts, Request};
+use gshare_core::{Bytes, ClaimId, GpuFacts, Request, Share};
 use gshare_enforcer::proc;
 use gshare_proto::{
     ClaimGpu, ClaimState, ClaimView, ClaimableView, ExpectedView, Figure, GpuState, GpuView,
@@ -19,7 +19,7 @@ use super::effects::Effects;
 use super::features::Features;
 use super::gpu::DriverUse;
 use super::history::History;
-use super::journal::SliceRecord;
+use super::journal::{HoldingRecord, SliceRecord};
 use super::levers::facts;
 use super::live::Live;
 use super::metrics::About;
@@ -102,12 +102,11 @@ fn over_request(part: &ClaimGpu) -> u64 {
         .saturating_sub(part.mem_request)
 }
 
-/// `offloaded, 4.0 GiB in host RAM`, `moving to GPU 1`.
+/// `offloaded, 4.0 GiB in host RAM`, `moving to GPUs 1,3`.
 fn place_text(place: &PlaceView) -> String {
     let word = place.word.clone().unwrap_or_default();
-    let to: Vec<String> = place.to.iter().map(u32::to_string).collect();
-    match (place.host_bytes, to.is_empty()) {
-        (_, false) => format!("{word} to GPU {}", to.join(",")),
+    match (place.host_bytes, place.to.is_empty()) {
+        (_, false) => format!("{word} to {}", figures::gpus(&place.to)),
         (Some(bytes), true) => format!("{word}, {} in host RAM", Bytes(bytes)),
         (None, true) => word,
     }
@@ -290,6 +289,23 @@ fn claim_part(
     part
 }
 
+/// Where a claim stands: until it has arrived, one that moves is where it was, and one that returns from the host is
+/// where it returns to.
+fn slices_of(live: &Live) -> &[SliceRecord] {
+    match &live.record.holding {
+        HoldingRecord::Unparking { to, .. } => to,
+        _ => &live.record.slices,
+    }
+}
+
+/// What it holds of GPUs there.
+fn held_slices(live: &Live) -> &[SliceRecord] {
+    match live.record.holding {
+        HoldingRecord::Parked(_) => &[],
+        _ => slices_of(live),
+    }
+}
+
 /// A claim's parts of GPUs.
 pub(crate) fn claim_parts(
     world: &World<'_>,
@@ -301,7 +317,7 @@ pub(crate) fn claim_parts(
     let mut last_launch = live.past.launch_ns;
     let mut refusals = live.past.refusals;
     let mut parts = Vec::new();
-    for slice in &live.record.slices {
+    for slice in slices_of(live) {
         let Some(g) = world.gpus.gpu_index(&slice.uuid) else {
             continue;
         };
@@ -427,6 +443,11 @@ pub(crate) fn gpu_view(world: &World<'_>, features: &Features, g: usize) -> GpuV
         .values()
         .flat_map(|l| &l.seats)
         .filter(|s| s.gpu == g && s.limits.page().state() != gshare_abi::State::Detached);
+    let claimed = world.claims.values().flat_map(held_slices);
+    let claimed = claimed.filter(|s| s.uuid == gpu.uuid);
+    let (mem_claimed, sm_claimed) = claimed.fold((0, 0), |(mem, sm): (u64, u32), s| {
+        (mem.saturating_add(s.mem), sm.saturating_add(s.sm_milli))
+    });
     let mut measured = world
         .gpus
         .last_reading(g)
@@ -461,12 +482,12 @@ pub(crate) fn gpu_view(world: &World<'_>, features: &Features, g: usize) -> GpuV
             .get(g)
             .and_then(GpuFacts::allocatable)
             .map(|b| b.0),
-        mem_claimed: ledger.mem_requested(g).0,
+        mem_claimed,
         mem_charged: Some(charged.fold(0, |sum: u64, s| {
             sum.saturating_add(s.usage.charged_bytes(gpu.total))
         })),
         mem_unclaimed: gpus::unclaimed_bytes(world, g),
-        sm_claimed: ledger.sm_requested(g).as_f64(),
+        sm_claimed: f64::from(sm_claimed) / 1000.0,
         history: gpu.history.iter().copied().collect(),
         health: doctor::health_view(world, features, g),
         ..measured
@@ -699,9 +720,11 @@ pub(crate) fn with_room(
         });
     }
     let untouched = |model: &str| {
-        let gpus = world.machine.ledger().gpus().iter();
-        let untouched = gpus.filter(|g| g.model == model && g.outside() == 0);
-        u32::try_from(untouched.count()).unwrap_or(u32::MAX)
+        let gpus = world.machine.ledger().gpus().iter().zip(&room.by_gpu);
+        let whole = |(g, part): &(&GpuFacts, &Share)| {
+            g.model == model && **part == Share::ONE && g.outside() == 0
+        };
+        u32::try_from(gpus.filter(whole).count()).unwrap_or(u32::MAX)
     };
     let model = |m: &ModelRoom| ModelRoomView {
         model: figures::short_name(&m.model),

@@ -180,7 +180,6 @@ impl DryRun {
             gpus_milli: Some(self.milli),
             models: vec![self.model.clone()].into(),
             wait: Wait::No,
-            hold: true,
             ..ClaimSpec::default()
         }))
     }

@@ -15,6 +15,7 @@ use crate::daemon::order::{Act, Order};
 use crate::daemon::peer::Peer;
 use crate::daemon::release::released_text;
 use crate::daemon::world::World;
+use crate::figures;
 
 /// `gshare admin drain`.
 pub(super) fn drain(
@@ -40,7 +41,7 @@ pub(super) fn drain(
     let act = |g: &usize| world.gpus.drain_act("drain", *g, "drained", reason(g));
     let (acts, text) = (
         gpus.iter().map(act).collect(),
-        format!("{}: no new claims there", names(&gpus)),
+        format!("{}: no new claims there", figures::gpus(&gpus)),
     );
     let then = drains
         .iter()
@@ -81,7 +82,7 @@ pub(super) fn undrain(
     let acts = closed.iter().map(act).collect();
     let names_of = || closed.iter().map(|g| world.gpus.lasting_name(*g));
     let mended = closed.iter().map(|gpu| Fact::Mended { gpu: *gpu });
-    let text = format!("{} is no longer drained", names(&closed));
+    let text = format!("{} is no longer drained", figures::gpus(&closed));
     let then = names_of().map(|it| Command::Gpus(GpuCommand::Undrain(it)));
     let then = then.chain(mended.map(Command::Tell));
     let then = then.chain([Command::Refresh, Command::Notice(text)]);
@@ -133,11 +134,6 @@ fn done(lines: &[String], undo: Option<String>) -> AdminDone {
 fn list(gpus: &[usize]) -> String {
     let words: Vec<String> = gpus.iter().map(ToString::to_string).collect();
     words.join(" ")
-}
-
-fn names(gpus: &[usize]) -> String {
-    let words: Vec<String> = gpus.iter().map(|g| format!("GPU {g}")).collect();
-    words.join(", ")
 }
 
 impl Gpus {

@@ -77,13 +77,12 @@ fn begin(
     if proc::key(process.pid) != Some(process) || pidfd.has_exited() {
         return None;
     }
-    let gpus: Vec<String> = uses.keys().map(usize::to_string).collect();
     let text = format!(
-        "{id}: {} of {} (pid {}) uses GPU {} without a claim; gshare counts it as {id}, without a limit",
+        "{id}: {} of {} (pid {}) uses {} without a claim; gshare counts it as {id}, without a limit",
         figures::public(&record.command),
         world.host.names.user(uid),
         process.pid,
-        gpus.join(","),
+        figures::gpus(uses.keys()),
     );
     Some(Change::Begin {
         record: Box::new(record),

@@ -38,7 +38,7 @@ pub fn hours(seconds: f64) -> String {
     }
 }
 
-/// A fraction of a GPU: `0.25`, `0.125`, `1.0`, `1.25`; 0 is `0`.
+/// A fraction of a GPU: `0.25`, `0.125`, `1.00`, `1.25`; 0 is `0`.
 #[must_use]
 pub fn share(part: f64) -> String {
     let milli = (part * 1000.0).round().max(0.0) as u64;
@@ -46,8 +46,7 @@ pub fn share(part: f64) -> String {
         0 => "0".to_owned(),
         1..1000 if milli.is_multiple_of(10) => format!("0.{:02}", milli / 10),
         1..1000 => format!("0.{milli:03}"),
-        _ if milli.is_multiple_of(100) => format!("{:.1}", part),
-        _ => format!("{:.2}", part),
+        _ => parts(part),
     }
 }
 
@@ -55,6 +54,14 @@ pub fn share(part: f64) -> String {
 #[must_use]
 pub fn parts(sum: f64) -> String {
     format!("{:.2}", positive(sum))
+}
+
+/// `GPU 1`, `GPUs 0,2`.
+#[must_use]
+pub fn gpus(numbers: impl IntoIterator<Item = impl ToString>) -> String {
+    let words: Vec<String> = numbers.into_iter().map(|g| g.to_string()).collect();
+    let s = if words.len() == 1 { "" } else { "s" };
+    format!("GPU{s} {}", words.join(","))
 }
 
 /// A percentage without its sign: `61`, `<1` for a small one; only zero is 0.
@@ -274,9 +281,9 @@ mod tests {
             (0.25, "0.25"),
             (0.125, "0.125"),
             (0.5, "0.50"),
-            (1.0, "1.0"),
+            (1.0, "1.00"),
             (1.25, "1.25"),
-            (2.0, "2.0"),
+            (2.0, "2.00"),
         ] {
             assert_eq!(share(part), want);
         }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use gshare_proto::figures::gpus;
 use gshare_proto::{ClaimView, ProcessView, UnclaimedView};
 
 use super::{ClaimRow, Model, RowKey, around};
@@ -102,10 +103,7 @@ impl Model {
             (Grouping::Notebook, ClaimRow::Claim(c)) => notebook(c),
             (Grouping::Notebook, ClaimRow::Unclaimed(..)) => "no claim".to_owned(),
             (Grouping::Gpu, ClaimRow::Claim(c)) if c.place.in_host() => "in host memory".to_owned(),
-            (Grouping::Gpu, ClaimRow::Claim(c)) => {
-                let names: Vec<String> = c.gpus.iter().map(|g| g.gpu.to_string()).collect();
-                format!("GPU {}", names.join(","))
-            }
+            (Grouping::Gpu, ClaimRow::Claim(c)) => gpus(c.gpus.iter().map(|g| g.gpu)),
             (Grouping::Gpu, ClaimRow::Unclaimed(_, u)) => format!("GPU {}", u.gpu),
         }
     }

@@ -7,7 +7,7 @@ use super::lever::Lever;
 use std::collections::BTreeSet;
 
 use super::foresee::Expected;
-use super::{Action, Event, Machine, Now};
+use super::{Action, Event, Machine, Now, Stage};
 use crate::claim::{ClaimId, Request};
 use crate::ledger::Slice;
 use crate::quota::Party;
@@ -67,7 +67,6 @@ impl Machine {
         charges: &[(ClaimId, usize, Bytes)],
     ) -> Rehearsal {
         let (mut copy, id, told) = self.asked(now, request, parties, charges);
-        let mut takings: Vec<Taking> = Vec::new();
         let (mut waits, mut end) = (None, None);
         for action in told {
             match action {
@@ -83,17 +82,14 @@ impl Machine {
                     position,
                     reason,
                 } if i == id => waits = Some((position, reason)),
-                Action::Announce {
-                    id, lever, to, at, ..
-                } => takings.push(Taking { id, lever, to, at }),
-                Action::Retract { id, lever } => {
-                    takings.retain(|t| (t.id, t.lever) != (id, lever));
-                }
                 _ => {}
             }
         }
         end.unwrap_or_else(|| {
             let (position, reason) = waits.unwrap_or((1, Reason::NoGpu));
+            let plan = copy.plan_of(id).into_iter();
+            let steps = plan.flat_map(|plan| plan.steps.iter().map(|step| (plan.due, step)));
+            let open = steps.filter(|(_, step)| step.stage != Stage::Done);
             Rehearsal::Waits {
                 position,
                 reason,
@@ -102,7 +98,14 @@ impl Machine {
                 likely: copy
                     .expected_starts(now, &BTreeSet::from([id]), charges)
                     .remove(&id),
-                takings,
+                takings: open
+                    .map(|(at, step)| Taking {
+                        id: step.id,
+                        lever: step.lever,
+                        to: step.to.clone(),
+                        at,
+                    })
+                    .collect(),
                 alone: copy.left_alone(now).by(&copy, id),
             }
         })

@@ -1,5 +1,6 @@
 //! What the typed claim would get: where, when, for how long, and how the GPU is used.
 
+use gshare_proto::figures::gpus;
 use gshare_proto::{GpuView, TakingView, Tried, messages};
 use ratatui::text::Line;
 
@@ -10,14 +11,6 @@ use crate::view::{Facts, View, cells, overview, span};
 use crate::widgets::slice_map::SliceMap;
 
 const LABEL: usize = 11;
-
-/// `0`, `0 and 2`.
-fn named(gpus: &[String]) -> String {
-    match gpus {
-        [first @ .., last] if !first.is_empty() => format!("{} and {last}", first.join(", ")),
-        _ => gpus.concat(),
-    }
-}
 
 fn part(tried: &Tried, gpu: &GpuView) -> Option<String> {
     let got = tried.gpus.first()?;
@@ -34,11 +27,10 @@ fn part(tried: &Tried, gpu: &GpuView) -> Option<String> {
 
 /// When it starts, and what others lose for it.
 fn start(tried: &Tried, model: &Model) -> String {
-    let gpus: Vec<String> = tried.gpus.iter().map(|g| g.gpu.to_string()).collect();
     if tried.starts {
-        return match gpus.is_empty() {
+        return match tried.gpus.is_empty() {
             true => tried.message.clone(),
-            false => format!("now, on GPU {}", named(&gpus)),
+            false => format!("now, on {}", gpus(tried.gpus.iter().map(|g| g.gpu))),
         };
     }
     let taking = |t: &TakingView| format!("{} of {} {}", t.id, t.user, t.what);

@@ -51,9 +51,8 @@ fn answer(view: &View<'_>, room: &ModelRoomView) -> Answer {
             }
             at
         }
-        ([one], _) => format!(", GPU {one}"),
-        ([a, b, c, _, ..], _) => format!(", GPUs {a}, {b}, {c}{}", view.glyphs.ellipsis),
-        (all, _) => format!(", GPUs {}", all.join(", ")),
+        ([a, b, c, _, ..], _) => format!(", GPUs {a},{b},{c}{}", view.glyphs.ellipsis),
+        (all, _) => format!(", {}", gshare_proto::figures::gpus(all)),
     };
     let tried = view.model.dry_run(room).map(|(_, tried)| tried);
     let lasts = tried
@@ -137,11 +136,11 @@ pub(in crate::view) fn free_now(view: &View<'_>) -> String {
 
 /// `in 30s: others make room`, `in 44m: c2 ends`; none if it starts now or nobody knows when.
 pub(in crate::view) fn when(tried: &Tried, asked_ms: u64) -> Option<String> {
-    if let Some(at) = tried.expected_ms.filter(|_| !tried.takings.is_empty()) {
-        return Some(format!("in {}: others make room", until(asked_ms, at)));
+    if let Some(expected) = tried.expected.as_ref().filter(|_| !tried.by_hours) {
+        return Some(format!("{}: {}", expected.when(), expected.cause));
     }
-    let expected = tried.expected.as_ref().filter(|_| !tried.by_hours)?;
-    Some(format!("{}: {}", expected.when(), expected.cause))
+    let at = tried.expected_ms.filter(|_| !tried.takings.is_empty())?;
+    Some(format!("in {}: others make room", until(asked_ms, at)))
 }
 
 /// When a part starts where nothing is free, who comes first, and when a whole GPU starts where a part is free; without
@@ -152,7 +151,7 @@ fn later(view: &View<'_>, has: bool, cols: usize) -> Vec<Line<'static>> {
     let runs = rooms.flat_map(|room| view.model.runs_of(room).map(move |run| (room, run)));
     let told = runs.filter_map(|(room, (run, tried))| {
         let (size, model) = (share(f64::from(run.milli) / 1000.0), short(view, room));
-        let size = size.trim_end_matches(".0");
+        let size = size.trim_end_matches(".00");
         let (keeps, when) = (keeps(tried), when(tried, run.asked.0)?);
         let text = format!("{size} {model} {keeps} {when}");
         let brief = text.split_once(": ").filter(|_| width(&text) > cols);

@@ -142,6 +142,18 @@ pub(in crate::view) fn slices(view: &View<'_>, gpu: &GpuView) -> Vec<Slice> {
         let parts = claim.gpus.iter().filter(|g| g.gpu == gpu.index);
         out.extend(parts.map(|part| held(view, claim, part, bytes)));
     }
+    let comes = |c: &&ClaimView| c.place.to.contains(&gpu.index) && !is_on(c, gpu.index);
+    for claim in view.snapshot.claims.iter().filter(comes) {
+        let ClaimView { id, user, .. } = claim;
+        let names = [
+            format!("{id} {user} arrives"),
+            format!("{id} arrives"),
+            id.clone(),
+        ];
+        let part = claim.gpus.first();
+        let size = part.map_or(0.0, |p| p.sm_request.max(bytes(p.mem_request)));
+        out.push(Slice::new(Kind::Rest, size.max(0.001), names));
+    }
     let programs = view.snapshot.unclaimed.iter();
     for program in programs.filter(|u| u.gpu == gpu.index) {
         let mut names = without(program.user.as_deref().unwrap_or("unknown user"));

@@ -370,7 +370,7 @@ fn whole_gpus_are_named_and_half_of_what_is_on_loan_may_be_yours() {
             true => "0.50 yours, more on loan",
             false => "on loan",
         };
-        let wanted = format!("2 whole GPUs RTX 4090, GPUs 6, 7: {lasts}");
+        let wanted = format!("2 whole GPUs RTX 4090, GPUs 6,7: {lasts}");
         assert!(line.ends_with(&wanted), "{line}");
     }
 }
