@@ -689,6 +689,16 @@ fn a_part_of_a_gpu_that_slurm_gave_out_binds() {
     assert!(shown.starts_with("no file has to change"), "{shown}");
     let (said, code) = slurm.gshare("check");
     assert_eq!((said.trim(), code), ("nothing is missing", Some(0)));
+    // Typed on a node whose name in Slurm is not the host's.
+    let mut check = slurm.station.command();
+    check
+        .args(["slurm", "check"])
+        .env("SLURM_CONF", slurm.dir.join("slurm.conf"));
+    let said = text(&check.output().expect("gshare runs"));
+    assert!(
+        said.contains("scontrol: Node ") && said.contains(" not found"),
+        "{said}"
+    );
 
     // Memory, in the job's own cgroup, with no gshare in the command.
     let client = slurm.client();

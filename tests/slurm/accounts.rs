@@ -237,6 +237,11 @@ fn accounts_bill_and_limit_the_parts_of_gpus() {
     assert_eq!(half.finish(), Some(0));
     slurm.has_no(1);
     let half = starts + begun.elapsed();
+    // slurmctld may not have started the one that waits for the account's limit.
+    until("the jobs are over", SOON, || {
+        let jobs = slurm.says(0, &["squeue", "--noheader"]);
+        jobs.is_empty().then_some(())
+    });
     slurm.is_over();
     let batch = begun.elapsed();
 
