@@ -1755,7 +1755,7 @@ fn a_job_starts_nearly_as_soon_as_under_plain_slurm() {
     let round = |n: usize| {
         let mut times = [0.0; 3];
         for step in 0..3 {
-            let step = if n % 2 == 0 { step } else { 2 - step };
+            let step = if n.is_multiple_of(2) { step } else { 2 - step };
             let which = (n / 2 + step) % 3;
             times[which] = took(if which == 0 { &with } else { &plain });
         }
