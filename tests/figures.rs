@@ -19,6 +19,7 @@ use gshare_sim_board::{Board, Fault, GpuSnapshot};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
+use support::terminal::Terminal;
 use support::{
     GSHARE, MIB, Raw, SOON, board, claim, claim_of, doctor_row, has_all, looks, ok, patience,
     python, run, station_with, until,
@@ -646,6 +647,27 @@ const MACHINES: usize = 8;
 /// Time over which its own processor time is measured.
 const MEASURED: Duration = Duration::from_secs(10);
 
+/// `gshare nodes`, with an ssh that knows these machines.
+fn nodes(stations: &[Station], dir: &Path) -> Command {
+    let mut script = "#!/bin/sh\nwhile [ \"$1\" = -o ]; do shift 2; done\n[ \"$1\" != -t ] || shift\ncase $1 in\n".to_owned();
+    for (n, station) in stations.iter().enumerate() {
+        let socket = station.socket();
+        script += &format!("m{n}) export GSHARE_SOCKET={} ;;\n", socket.display());
+    }
+    let program = stations[0].program().display();
+    script += &format!("esac\nshift 2\nexec {program} \"$@\"\n");
+    let ssh = dir.join("ssh");
+    fs::write(&ssh, script).expect("written");
+    fs::set_permissions(&ssh, fs::Permissions::from_mode(0o755)).expect("set");
+    let path = std::env::var("PATH").unwrap_or_default();
+    let mut command = Command::new(stations[0].program());
+    command.arg("nodes");
+    command.args((0..stations.len()).map(|n| format!("m{n}")));
+    command.env("PATH", format!("{}:{path}", dir.display()));
+    command.env_remove("GSHARE_SOCKET");
+    command
+}
+
 struct Watching {
     child: Child,
     pictures: Receiver<(Instant, Value)>,
@@ -662,25 +684,11 @@ impl Drop for Watching {
 }
 
 impl Watching {
-    /// `gshare nodes`, with an ssh that knows these machines.
     fn start(stations: &[Station], dir: &Path) -> Self {
-        let mut script =
-            "#!/bin/sh\nwhile [ \"$1\" = -o ]; do shift 2; done\ncase $1 in\n".to_owned();
-        for (n, station) in stations.iter().enumerate() {
-            let socket = station.socket();
-            script += &format!("m{n}) export GSHARE_SOCKET={} ;;\n", socket.display());
-        }
-        let program = stations[0].program().display();
-        script += &format!("esac\nshift 2\nexec {program} \"$@\"\n");
-        let ssh = dir.join("ssh");
-        fs::write(&ssh, script).expect("written");
-        fs::set_permissions(&ssh, fs::Permissions::from_mode(0o755)).expect("set");
-        let path = std::env::var("PATH").unwrap_or_default();
-        let mut command = Command::new(stations[0].program());
-        command.args(["nodes", "--json", "--watch", "2"]);
-        command.args((0..stations.len()).map(|n| format!("m{n}")));
-        command.env("PATH", format!("{}:{path}", dir.display()));
-        command.env_remove("GSHARE_SOCKET").stdout(Stdio::piped());
+        let mut command = nodes(stations, dir);
+        command
+            .args(["--json", "--watch", "2"])
+            .stdout(Stdio::piped());
         let mut child = command.spawn().expect("gshare starts");
         let stdout = child.stdout.take().expect("piped");
         let (tell, pictures) = mpsc::channel();
@@ -786,4 +794,51 @@ fn eight_machines_are_seen_in_a_second_and_a_dead_one_is_told_in_three() {
     // A picture is drawn and read meanwhile.
     let most = patience(Duration::from_millis(3_200));
     assert!(told.iter().all(|t| *t <= most), "{told:?}");
+}
+
+#[test]
+fn the_screen_of_several_machines_opens_the_screen_of_one() {
+    let mut stations: Vec<Station> = (0..2)
+        .map(|_| station_with(|o| o.gpus = vec!["h100".into(), "h100".into()]))
+        .collect();
+    for station in &stations {
+        until("its figures are known", SOON, || looks(station) > 1);
+    }
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut command = nodes(&stations, dir.path());
+    command.arg("--watch");
+    let mut screen = Terminal::start(&command, 24, 80);
+    let first = screen.shows(
+        &[
+            "2 machines: 4.00 GPUs free for you now, 0 silent",
+            "\u{25b8} m0",
+            "  m1",
+            "Enter its screen",
+        ],
+        SOON,
+    );
+    println!("{first}");
+    // Its screen, and the list again with the same row.
+    screen.send("\x1b[B");
+    screen.shows(&["  m0", "\u{25b8} m1"], SOON);
+    screen.send("\r");
+    screen.shows(&["[1 Overview]", "n claim"], SOON);
+    screen.send("q");
+    screen.shows(&["2 machines: ", "\u{25b8} m1"], SOON);
+
+    // One whose service dies, and whose screen cannot be opened.
+    stations[0].stop_service(Signal::SIGKILL).expect("killed");
+    let begun = Instant::now();
+    screen.shows(
+        &["2.00 GPUs free for you now, 1 silent or with a problem"],
+        SOON,
+    );
+    let told = begun.elapsed();
+    println!("a dead service told after {told:.2?}");
+    assert!(told <= patience(Duration::from_millis(3_200)), "{told:?}");
+    screen.send("kk");
+    screen.shows(&["\u{25b8} m0", "state"], SOON);
+    screen.send("q");
+    assert_eq!(screen.ended(SOON), 0);
+    assert!(screen.restored());
 }

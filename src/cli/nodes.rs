@@ -11,16 +11,18 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use gshare_proto::counts::many;
 use gshare_proto::figures::{parts, share};
 use gshare_proto::totals::{AtLeast, sums, wasted};
 use gshare_proto::{GpuView, Snapshot};
+use gshare_ui::{Item, List, Options, choose_blocking};
 use serde::{Deserialize, Serialize};
 
 use super::args::ListArgs;
 use super::args::nodes::NodesArgs;
 use super::failure::{self, Failure};
 use super::table::{Align, Table, UNKNOWN};
-use super::{Outcome, list, out};
+use super::{Outcome, list as lists, out, top};
 pub(super) use source::ssh;
 use source::{Source, Sources};
 
@@ -110,6 +112,13 @@ impl Node {
             (None, _) => UNKNOWN.to_owned(),
         }
     }
+
+    /// GPUs used, of those claimed.
+    fn used_text(&self) -> String {
+        let used = self.used.map_or_else(|| UNKNOWN.to_owned(), parts);
+        let least = if self.used_at_least { "\u{2265}" } else { "" };
+        format!("{least}{used}/{}", parts(self.claimed))
+    }
 }
 
 /// A problem of a GPU.
@@ -129,6 +138,24 @@ struct Row {
     node: Option<Node>,
     /// Why there is nothing newer; absent while it answers.
     silent: Option<String>,
+    /// Which of the sources has it.
+    #[serde(skip)]
+    source: usize,
+}
+
+impl Row {
+    /// Its state, unless it is silent: figures of a silent machine are out of date.
+    fn known(&self) -> Option<&Node> {
+        self.node.as_ref().filter(|_| self.silent.is_none())
+    }
+
+    fn state(&self) -> String {
+        match (&self.silent, &self.node) {
+            (Some(why), _) => why.clone(),
+            (None, Some(node)) if !node.wrong.is_empty() => node.wrong.join(", "),
+            (None, _) => "ok".to_owned(),
+        }
+    }
 }
 
 pub(crate) fn run(socket: Option<&Path>, args: &NodesArgs) -> Outcome {
@@ -136,31 +163,93 @@ pub(crate) fn run(socket: Option<&Path>, args: &NodesArgs) -> Outcome {
         return write(socket, dir);
     }
     let sources = Sources::open(socket, asked(args)?);
+    if let (Some(every), false) = (args.watch, args.json)
+        && io::stdin().is_terminal()
+        && io::stdout().is_terminal()
+    {
+        return screen(socket, &sources, every);
+    }
     let begun = Instant::now();
     loop {
         // The first output waits for all machines, or until they count as silent.
         while !sources.all_told() && begun.elapsed() < SILENT {
             std::thread::sleep(Duration::from_millis(20));
         }
-        show(&sources.rows(), args)?;
+        let rows = sources.rows();
+        match args.json {
+            true => out::json(&serde_json::json!({ "nodes": rows }))?,
+            false => out::print(&table(&rows).text(out::columns(), out::colour()))?,
+        }
         let Some(every) = args.watch else {
             return Ok(0);
         };
-        // A machine that becomes silent meanwhile is shown at once.
-        let next = Instant::now() + every;
-        let next = sources.next_silence().map_or(next, |at| next.min(at));
-        std::thread::sleep(next.saturating_duration_since(Instant::now()));
+        std::thread::sleep(sources.holds(every));
     }
 }
 
-fn show(rows: &[Row], args: &NodesArgs) -> Result<(), Failure> {
-    if args.json {
-        return out::json(&serde_json::json!({ "nodes": rows }));
+/// The machines on a screen until the user quits.
+fn screen(socket: Option<&Path>, sources: &Sources, every: Duration) -> Outcome {
+    let begun = Instant::now();
+    let look = |cols| {
+        let asks = !sources.all_told() && begun.elapsed() < SILENT;
+        let holds = if asks {
+            Duration::from_millis(50)
+        } else {
+            sources.holds(every)
+        };
+        (list(&sources.rows(), cols), holds)
+    };
+    let open = |name: &str| {
+        let at = name.split(' ').next().and_then(|n| n.parse().ok());
+        let host = at.and_then(|at: usize| sources.host(at)).ok_or(FROM_FILE)?;
+        let socket = socket.map(|path| super::env::quoted(&path.to_string_lossy()));
+        let socket = socket.iter().flat_map(|path| ["--socket", path]);
+        Ok(far(host, true, socket.chain(["top"])))
+    };
+    Ok(top::code(choose_blocking(Options::default(), look, open)?))
+}
+
+/// Why a machine has no screen to open.
+const FROM_FILE: &str =
+    "its figures come from a status file: gshare top on that machine shows more";
+
+fn list(rows: &[Row], cols: usize) -> List {
+    let text = table(rows).text(Some(cols), false);
+    let mut lines = text.lines().map(str::to_owned);
+    let heading = lines.next().unwrap_or_default();
+    let item = |(row, text): (&Row, String)| {
+        let node = row.known();
+        let of = |label, text: fn(&Node) -> String| node.map(|node| (label, text(node)));
+        let detail = [
+            Some(("state", row.state())),
+            of("free for you now", Node::free_text),
+            of("GPUs used of claimed", Node::used_text),
+            of("wastes most", |n| n.wasted.clone()),
+            of("GPUs", |n| n.gpus.clone()),
+        ];
+        Item {
+            name: format!("{} {}", row.source, row.name),
+            text,
+            wrong: node.is_none_or(|node| !node.wrong.is_empty()),
+            detail: detail
+                .into_iter()
+                .flatten()
+                .filter(|(_, text)| !text.is_empty())
+                .collect(),
+        }
+    };
+    let items: Vec<Item> = rows.iter().zip(lines).map(item).collect();
+    let free: f64 = rows.iter().filter_map(|row| row.known()?.free_now).sum();
+    let wrong = items.iter().filter(|item| item.wrong).count();
+    List {
+        title: format!(
+            "{}: {} GPUs free for you now, {wrong} silent or with a problem",
+            many(rows.len(), "machine"),
+            parts(free)
+        ),
+        heading,
+        items,
     }
-    if args.watch.is_some() {
-        out::clear()?;
-    }
-    out::print(&table(rows).text(out::columns(), out::colour()))
 }
 
 fn table(rows: &[Row]) -> Table {
@@ -175,24 +264,14 @@ fn table(rows: &[Row]) -> Table {
     ])
     .spare("STATE", &["WAIT"]);
     for row in rows {
-        // Figures of a silent machine are out of date.
-        let node = row.node.as_ref().filter(|_| row.silent.is_none());
+        let node = row.known();
         let of = |text: fn(&Node) -> String| node.map_or_else(|| UNKNOWN.to_owned(), text);
-        let state = match (&row.silent, node) {
-            (Some(why), _) => why.clone(),
-            (None, Some(node)) if !node.wrong.is_empty() => node.wrong.join(", "),
-            (None, _) => "ok".to_owned(),
-        };
         table.row(vec![
             row.name.clone(),
             of(Node::free_text),
-            of(|n| {
-                let used = n.used.map_or_else(|| UNKNOWN.to_owned(), parts);
-                let least = if n.used_at_least { "\u{2265}" } else { "" };
-                format!("{least}{used}/{}", parts(n.claimed))
-            }),
+            of(Node::used_text),
             of(|n| n.waiting.to_string()),
-            state,
+            row.state(),
             of(|n| n.wasted.clone()),
             of(|n| n.gpus.clone()),
         ]);
@@ -240,7 +319,7 @@ fn write(socket: Option<&Path>, dir: &Path) -> Outcome {
         let text = format!("cannot write a status file into {}: {e}", dir.display());
         Failure::new(failure::NOT_AVAILABLE, text)
     };
-    list::each(socket, &every, |snapshot| {
+    lists::each(socket, &every, |snapshot| {
         // Everybody can read the file, so leave out private claims.
         let mut snapshot = snapshot.clone();
         let all = snapshot.claims.len();
@@ -277,13 +356,24 @@ pub(super) fn host(word: &OsStr, what: &str) -> Result<OsString, Failure> {
 /// `--on HOST`: executes the same command there, by ssh.
 pub(crate) fn on(word: &OsStr) -> Outcome {
     let host = host(word, "--on")?;
+    let terminal = io::stdin().is_terminal() && io::stdout().is_terminal();
+    let words = there(std::env::args_os().skip(1))?;
+    let error = far(&host, terminal, words).exec();
+    Err(source::no_ssh(&error))
+}
+
+/// A command of gshare's on another machine, on this terminal.
+fn far(
+    host: &OsStr,
+    terminal: bool,
+    words: impl IntoIterator<Item = impl AsRef<OsStr>>,
+) -> Command {
     let mut ssh = Command::new("ssh");
-    if io::stdin().is_terminal() && io::stdout().is_terminal() {
+    if terminal {
         ssh.arg("-t");
     }
-    let words = there(std::env::args_os().skip(1))?;
-    let error = ssh.arg(host).arg("gshare").args(words).exec();
-    Err(source::no_ssh(&error))
+    ssh.arg(host).arg("gshare").args(words);
+    ssh
 }
 
 /// The arguments without `--on HOST`, for the shell of the other machine.
@@ -383,6 +473,7 @@ mod tests {
             name: "h100box".to_owned(),
             node: Some(Node::of(&snapshot)),
             silent: silent.map(str::to_owned),
+            source: 0,
         };
         let text = table(&[row(None)]).text(None, false);
         let said = text.lines().nth(1).expect("a row");

@@ -160,9 +160,11 @@ fn slurm(program: &Path, words: &[&str]) -> Result<String, Failure> {
     let status = child.wait().map_err(failed)?;
     let said = said.ok_or_else(|| not("Slurm does not answer within 2 s".to_owned()))?;
     let [text, error] = said.map_err(failed)?;
+    // `scontrol show` says on stdout that there is no such node.
+    let why = [error.trim(), text.trim()].join(" ");
     match status.success() {
         true => Ok(text),
-        false => Err(not(format!("{program}: {}", error.trim()))),
+        false => Err(not(format!("{program}: {}", why.trim()))),
     }
 }
 

@@ -73,9 +73,14 @@ pub(crate) fn run(socket: Option<&Path>, args: &TopArgs) -> Outcome {
 }
 
 fn shown(options: Options, feed: Feed) -> Outcome {
-    match run_blocking(options, feed)? {
-        Exit::Quit => Ok(0),
-        Exit::Signal(number) => Ok(u8::try_from(128 + number).unwrap_or(failure::INTERNAL)),
+    Ok(code(run_blocking(options, feed)?))
+}
+
+/// The exit status after a screen.
+pub(super) fn code(exit: Exit) -> u8 {
+    match exit {
+        Exit::Quit => 0,
+        Exit::Signal(number) => u8::try_from(128 + number).unwrap_or(failure::INTERNAL),
     }
 }
 

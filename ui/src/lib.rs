@@ -17,6 +17,7 @@ mod feed;
 mod form;
 mod input;
 mod keymap;
+mod list;
 mod model;
 mod msg;
 mod picture;
@@ -35,6 +36,7 @@ mod testing;
 
 pub use feed::{Failure, Feed, Feeder, Request, Seek, Update, UpdateSender, Updates, channel};
 pub use keymap::key_table;
+pub use list::{Item, List, choose_blocking};
 pub use model::{Page, Viewer};
 pub use picture::{Frame, frame_cells, frame_text, last_day};
 pub use plain::Plain;

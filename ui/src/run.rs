@@ -15,7 +15,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, getuid};
 use terminal_colorsaurus::{QueryOptions, background_color};
 use tokio::signal::unix::{Signal as SignalStream, SignalKind, signal};
-use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
@@ -74,6 +74,17 @@ impl Default for Options {
     }
 }
 
+impl Options {
+    /// Asks the terminal for its background, once, if that is wanted.
+    pub(crate) fn find_background(&mut self) {
+        if std::mem::take(&mut self.ask_background)
+            && let Some(found) = background()
+        {
+            self.look = self.look.clone().on(found);
+        }
+    }
+}
+
 /// Why the screen was closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
@@ -92,17 +103,17 @@ fn clock() -> Clock {
 }
 
 /// Signals that end the screen, and the one that stops it.
-struct Signals(Vec<(Signal, SignalStream)>);
+pub(crate) struct Signals(Vec<(Signal, SignalStream)>);
 
 impl Signals {
-    fn new() -> io::Result<Self> {
+    pub(crate) fn new() -> io::Result<Self> {
         use Signal::{SIGHUP, SIGINT, SIGTERM, SIGTSTP};
         let on = |number| Ok((number, signal(SignalKind::from_raw(number as i32))?));
         let all = [SIGTERM, SIGINT, SIGHUP, SIGTSTP].into_iter().map(on);
         Ok(Self(all.collect::<io::Result<_>>()?))
     }
 
-    async fn next(&mut self) -> Signal {
+    pub(crate) async fn next(&mut self) -> Signal {
         poll_fn(|cx| {
             let mut all = self.0.iter_mut();
             let caught = all.find_map(|(n, stream)| stream.poll_recv(cx).is_ready().then_some(*n));
@@ -134,15 +145,8 @@ pub async fn run(mut options: Options, feed: Feed) -> io::Result<Exit> {
     // Signals first: from here on none can leave the terminal in raw mode.
     let mut signals = Signals::new()?;
     let mut screen = Screen::take()?;
-    if options.ask_background
-        && let Some(found) = background()
-    {
-        options.look = options.look.on(found);
-    }
-    // Reads keys in a separate task, because it would poll here at every event. The task ends with this function.
-    let (keys, mut input) = unbounded_channel();
-    let mut reader = JoinSet::new();
-    reader.spawn(read(EventStream::new(), keys));
+    options.find_background();
+    let mut keys = Keys::read();
     // From here on a change of size is reported; an earlier one was not.
     screen.fit()?;
     let mut model = Model::new(options.viewer, screen.size(), clock());
@@ -166,7 +170,7 @@ pub async fn run(mut options: Options, feed: Feed) -> io::Result<Exit> {
                 }
                 number => return Ok(Exit::Signal(number as i32)),
             },
-            event = input.recv() => match event {
+            event = keys.next() => match event {
                 Some(Ok(event)) => messages.extend(message(event)),
                 // The terminal is gone.
                 Some(Err(_)) | None => return Ok(Exit::Signal(Signal::SIGHUP as i32)),
@@ -219,6 +223,30 @@ pub async fn run(mut options: Options, feed: Feed) -> io::Result<Exit> {
     }
 }
 
+/// The terminal's events, read in a separate task, because the loop would poll at every event. The task ends with this.
+pub(crate) struct Keys {
+    reader: JoinSet<()>,
+    events: UnboundedReceiver<io::Result<Event>>,
+}
+
+impl Keys {
+    pub(crate) fn read() -> Self {
+        let (to, events) = unbounded_channel();
+        let mut reader = JoinSet::new();
+        reader.spawn(read(EventStream::new(), to));
+        Self { reader, events }
+    }
+
+    pub(crate) async fn next(&mut self) -> Option<io::Result<Event>> {
+        self.events.recv().await
+    }
+
+    /// Leaves the terminal's input to another program.
+    pub(crate) async fn end(mut self) {
+        self.reader.shutdown().await;
+    }
+}
+
 /// Passes on the terminal's events.
 async fn read(mut events: EventStream, to: UnboundedSender<io::Result<Event>>) {
     while let Some(event) = poll_fn(|cx| Pin::new(&mut events).poll_next(cx)).await
@@ -246,8 +274,12 @@ fn message(event: Event) -> Option<Msg> {
 /// # Errors
 /// As for [`run`], or when the runtime cannot be made.
 pub fn run_blocking(options: Options, feed: Feed) -> io::Result<Exit> {
+    blocking(run(options, feed))
+}
+
+pub(crate) fn blocking<T>(work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    runtime.block_on(run(options, feed))
+    runtime.block_on(work)
 }

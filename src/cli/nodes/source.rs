@@ -69,6 +69,8 @@ type States = Arc<Mutex<BTreeMap<(usize, String), State>>>;
 #[derive(Debug)]
 pub(super) struct Sources {
     states: States,
+    /// Of each source, for ssh.
+    hosts: Vec<Option<OsString>>,
     programs: Vec<Arc<Mutex<Option<Child>>>>,
     /// Directories that have not been read yet.
     unread: Arc<Mutex<usize>>,
@@ -80,12 +82,17 @@ impl Sources {
     pub(super) fn open(socket: Option<&Path>, sources: Vec<Source>) -> Self {
         let mut all = Self {
             states: States::default(),
+            hosts: Vec::new(),
             programs: Vec::new(),
             unread: Arc::default(),
             begun: Instant::now(),
         };
         for (n, source) in sources.into_iter().enumerate() {
             let states = Arc::clone(&all.states);
+            all.hosts.push(match &source {
+                Source::Ssh(host) => Some(host.clone()),
+                Source::Files(_) => None,
+            });
             match source {
                 Source::Ssh(host) => {
                     let key = (n, host.display().to_string());
@@ -128,24 +135,34 @@ impl Sources {
         *locked(&self.unread) == 0 && locked(&self.states).values().all(told)
     }
 
-    /// When the next machine becomes silent, if it sends nothing before.
-    pub(super) fn next_silence(&self) -> Option<Instant> {
+    /// How long a picture holds: a machine that becomes silent meanwhile is shown at once.
+    pub(super) fn holds(&self, every: Duration) -> Duration {
         let states = locked(&self.states);
         let answer = states.values().filter(|s| s.lost.is_none());
         let at = answer.filter_map(|s| Some(s.at? + SILENT));
-        at.filter(|at| *at > Instant::now()).min()
+        let left = |at: Instant| at.saturating_duration_since(Instant::now());
+        let next = at.map(left).filter(|left| !left.is_zero()).min();
+        next.map_or(every, |next| next.min(every))
+    }
+
+    /// The host of a source, if it is reached by ssh.
+    pub(super) fn host(&self, source: usize) -> Option<&OsStr> {
+        self.hosts.get(source)?.as_deref()
     }
 
     pub(super) fn rows(&self) -> Vec<Row> {
         let states = locked(&self.states);
-        let row = |((_, name), state): (&(usize, String), &State)| {
+        let row = |((source, name), state): (&(usize, String), &State)| {
             let quiet = state.at.unwrap_or(self.begun).elapsed();
-            let silent = || format!("silent for {}", show_duration(whole(quiet)));
-            let lost = state.lost.clone();
+            let silent = || match quiet >= SILENT {
+                true => Some(format!("silent for {}", show_duration(whole(quiet)))),
+                false => state.at.is_none().then(|| "no answer yet".to_owned()),
+            };
             Row {
                 name: name.clone(),
                 node: state.node.clone(),
-                silent: lost.or_else(|| (quiet >= SILENT || state.at.is_none()).then(silent)),
+                silent: state.lost.clone().or_else(silent),
+                source: *source,
             }
         };
         states.iter().map(row).collect()

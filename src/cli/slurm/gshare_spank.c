@@ -33,7 +33,7 @@ SPANK_PLUGIN(gshare, 1);
 __attribute__((used)) static const struct {
 	char mark[16] __attribute__((nonstring));
 	uint32_t version;
-} built = { "gshare-plugin-3:", SLURM_VERSION_NUMBER };
+} built = { "gshare-plugin-4:", SLURM_VERSION_NUMBER };
 
 extern char **environ;
 
@@ -99,8 +99,22 @@ static void show_commands(const char *dir)
 	}
 }
 
-/* For `gshare slurm health`: writes to DIR/plugin that slurmd has loaded the plugin: its release, slurmd's process, the file. Removes
- * DIR/node, since the node's resources may have changed. */
+/* When this process started, in clock ticks since boot: field 22 of its line, where the name has no `)`. */
+static unsigned long long started(void)
+{
+	unsigned long long ticks = 0;
+	FILE *stat = fopen("/proc/self/stat", "re");
+	if (!stat)
+		return 0;
+	if (fscanf(stat, "%*[^)]) %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %llu", &ticks) != 1)
+		ticks = 0;
+	fclose(stat);
+	return ticks;
+}
+
+/* For `gshare slurm health`: writes to DIR/plugin that slurmd has loaded the plugin: its release, slurmd's process and
+ * when that started (another process gets the same number), the file. Removes DIR/node, since the node's resources may
+ * have changed. */
 static void say_loaded(const char *dir)
 {
 	char path[4096];
@@ -115,7 +129,8 @@ static void say_loaded(const char *dir)
 	snprintf(path, sizeof(path), "%s/plugin", dir);
 	FILE *file = dladdr(&built, &own) ? fopen(path, "we") : NULL;
 	if (file) {
-		fprintf(file, "%u.%02u %d %s", built.version >> 16, built.version >> 8 & 0xff, (int)getpid(), own.dli_fname);
+		fprintf(file, "%u.%02u %d %llu %s", built.version >> 16, built.version >> 8 & 0xff, (int)getpid(), started(),
+			own.dli_fname);
 		fclose(file);
 	}
 }
@@ -434,15 +449,6 @@ static void apply(spank_t sp, char *text)
 		else if (second && !strcmp(line, "prepend"))
 			prepend(sp, value, second + 1);
 	}
-}
-
-int slurm_spank_slurmd_exit(spank_t sp, int ac, char **av)
-{
-	char path[4096];
-	(void)sp;
-	snprintf(path, sizeof(path), "%s/plugin", argument(ac, av, "dir", DIR));
-	unlink(path);
-	return 0;
 }
 
 /* Runs in each task, as root, before the task switches to its user. */

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use gshare_config::Config;
 use gshare_enforcer::cgroup::{Mount, path_of_pid};
+use gshare_enforcer::proc::key;
 use gshare_proto::Granted;
 
 use super::super::args::slurm::TaskArgs;
@@ -42,11 +43,12 @@ impl Rules {
 /// Whether slurmd has loaded the plugin, and steps, which load it again, still can.
 pub(super) fn is_loaded(jobs: &Path) -> bool {
     let mark = fs::read_to_string(jobs.join("plugin")).unwrap_or_default();
-    let [release, slurmd, plugin] = mark.splitn(3, ' ').collect::<Vec<_>>()[..] else {
+    let [release, pid, start, plugin] = mark.splitn(4, ' ').collect::<Vec<_>>()[..] else {
         return false;
     };
     // One that was killed has left its mark.
-    let runs = Path::new("/proc").join(slurmd).exists();
+    let slurmd = pid.parse().ok().and_then(key);
+    let runs = slurmd.is_some_and(|slurmd| slurmd.start_ticks.to_string() == start);
     let now = fs::read(plugin).ok().and_then(|bytes| built_for(&bytes));
     runs && now.as_deref() == Some(release)
 }
@@ -219,9 +221,16 @@ mod tests {
         assert!(!is_loaded(&jobs));
         keep(&jobs, 7, "claim c5\nset A=b\n").unwrap();
         let plugin = dir.path().join("gshare_spank.so");
-        let own = std::process::id();
-        for (minor, slurmd, loaded) in [(5, own, true), (11, own, false), (5, u32::MAX, false)] {
-            let mark = format!("22.05 {slurmd} {}", plugin.display());
+        let own = key(std::process::id().cast_signed()).unwrap();
+        let (pid, start) = (own.pid, own.start_ticks);
+        for (minor, pid, start, loaded) in [
+            (5, pid, start, true),
+            (11, pid, start, false),
+            (5, i32::MAX, start, false),
+            // Another process has its number now.
+            (5, pid, start - 1, false),
+        ] {
+            let mark = format!("22.05 {pid} {start} {}", plugin.display());
             fs::write(jobs.join("plugin"), mark).unwrap();
             let bytes = [MARK, &[8, minor, 22, 0]].concat();
             fs::write(&plugin, bytes).unwrap();

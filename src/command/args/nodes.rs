@@ -16,7 +16,7 @@ pub struct NodesArgs {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
-    /// Repeat every SEC seconds
+    /// Repeat every SEC seconds; on a terminal, a screen in which Enter opens the screen of the chosen machine
     #[arg(short, long, value_name = "SEC", num_args = 0..=1, default_missing_value = "2", value_parser = super::seconds)]
     pub watch: Option<Duration>,
     /// Write this machine's status file into a directory every second, until Ctrl-C; for machines that ssh cannot reach
@@ -27,7 +27,7 @@ pub struct NodesArgs {
 /// What the manual says below the options.
 pub const EXAMPLES: &str = "Examples:\n  \
     gshare nodes h100box gpu2       two machines, by ssh\n  \
-    gshare nodes -w                 the listed machines, every 2 seconds\n  \
+    gshare nodes -w                 a screen of the listed machines, new every 2 seconds\n  \
     gshare nodes /nfs/gshare/       from status files\n\n\
     FREE NOW is what you could claim there now. If it comes from a status file, it is what the user who writes that \
     file could claim. A \
