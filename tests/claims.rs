@@ -118,7 +118,7 @@ fn parts_of_several_gpus_of_one_model_have_a_page_a_cap_and_figures_on_each() {
         &["claim", "-g", "2x0.5", "--model", "h100", "--", "true"],
     );
     assert_eq!(now.status.code(), Some(0), "{}", text(&now));
-    let turns = "(takes turns with other claims on GPU 2, 3)";
+    let turns = "(takes turns with other claims on GPUs 2,3)";
     assert!(text(&now).contains(turns), "{}", text(&now));
     let released = run(&station, &["release", &claim.id]);
     assert_eq!(released.status.code(), Some(0), "{}", text(&released));

@@ -207,7 +207,6 @@ pub(crate) fn try_claim(
     peer: &Peer,
     spec: &ClaimSpec,
 ) -> Result<Reply, WireError> {
-    let (request, _, record) = submit::request(world, peer, spec)?;
     if let Some(Reply::Granted(granted)) = claim_for::joins_behalf(world, peer).transpose()? {
         return Ok(Reply::Tried(Tried {
             starts: true,
@@ -215,6 +214,7 @@ pub(crate) fn try_claim(
             ..Tried::default()
         }));
     }
+    let (request, _, record) = submit::request(world, peer, spec)?;
     let parties = quota::parties_of(world, record.uid, &record.project);
     let only = request.only_gpus.clone();
     let told = world.machine.rehearse(
