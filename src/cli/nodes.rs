@@ -163,7 +163,7 @@ pub(crate) fn run(socket: Option<&Path>, args: &NodesArgs) -> Outcome {
         return write(socket, dir);
     }
     let sources = Sources::open(socket, asked(args)?);
-    if let (Some(every), false) = (args.watch, args.json)
+    if let (Some(every), false) = (args.every(), args.json)
         && io::stdin().is_terminal()
         && io::stdout().is_terminal()
     {
@@ -180,7 +180,7 @@ pub(crate) fn run(socket: Option<&Path>, args: &NodesArgs) -> Outcome {
             true => out::json(&serde_json::json!({ "nodes": rows }))?,
             false => out::print(&table(&rows).text(out::columns(), out::colour()))?,
         }
-        let Some(every) = args.watch else {
+        let Some(every) = args.every() else {
             return Ok(0);
         };
         std::thread::sleep(sources.holds(every));
@@ -281,7 +281,7 @@ fn table(rows: &[Row]) -> Table {
 
 /// The requested machines, otherwise those of a list.
 fn asked(args: &NodesArgs) -> Result<Vec<Source>, Failure> {
-    let mut names = args.hosts.clone();
+    let mut names = args.named();
     if names.is_empty() {
         let own = gshare_config::user_file().and_then(|f| Some(f.parent()?.parent()?.join(LIST)));
         names = first_list(own.into_iter().chain([PathBuf::from(SYSTEM_LIST)]));

@@ -636,6 +636,37 @@ mod tests {
     }
 
     #[test]
+    fn a_machine_may_follow_watch() {
+        for (line, seconds, hosts) in [
+            ("gshare nodes -w", Some(2), &[][..]),
+            (
+                "gshare nodes -w h100box gpu2",
+                Some(2),
+                &["h100box", "gpu2"],
+            ),
+            ("gshare nodes -w 5 h100box", Some(5), &["h100box"]),
+            ("gshare nodes h100box --watch", Some(2), &["h100box"]),
+            ("gshare nodes 10.0.0.5", None, &["10.0.0.5"]),
+        ] {
+            let words = line.split(' ');
+            let Some(Command::Nodes(args)) = Cli::try_parse_from(words).expect("valid").command
+            else {
+                panic!("{line}");
+            };
+            let got = args.every().map(|every| every.as_secs());
+            assert_eq!(got, seconds, "{line}");
+            assert_eq!(args.named(), hosts, "{line}");
+        }
+        let wrong = Cli::try_parse_from(["gshare", "nodes", "-w", "0"]);
+        assert!(
+            wrong
+                .expect_err("refused")
+                .to_string()
+                .contains("number of seconds")
+        );
+    }
+
+    #[test]
     fn every_help_fits_80_columns() {
         fn check(command: &mut clap::Command) {
             for help in [command.render_help(), command.render_long_help()] {
