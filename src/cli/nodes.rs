@@ -175,7 +175,7 @@ pub(crate) fn run(socket: Option<&Path>, args: &NodesArgs) -> Outcome {
         while !sources.all_told() && begun.elapsed() < SILENT {
             std::thread::sleep(Duration::from_millis(20));
         }
-        let rows = sources.rows();
+        let (taken, rows) = (Instant::now(), sources.rows());
         match args.json {
             true => out::json(&serde_json::json!({ "nodes": rows }))?,
             false => out::print(&table(&rows).text(out::columns(), out::colour()))?,
@@ -183,7 +183,7 @@ pub(crate) fn run(socket: Option<&Path>, args: &NodesArgs) -> Outcome {
         let Some(every) = args.every() else {
             return Ok(0);
         };
-        std::thread::sleep(sources.holds(every));
+        std::thread::sleep(sources.holds(every, taken));
     }
 }
 
@@ -192,12 +192,12 @@ fn screen(socket: Option<&Path>, sources: &Sources, every: Duration) -> Outcome 
     let begun = Instant::now();
     let look = |cols| {
         let asks = !sources.all_told() && begun.elapsed() < SILENT;
-        let holds = if asks {
-            Duration::from_millis(50)
-        } else {
-            sources.holds(every)
+        let (taken, rows) = (Instant::now(), sources.rows());
+        let holds = match asks {
+            true => Duration::from_millis(50),
+            false => sources.holds(every, taken),
         };
-        (list(&sources.rows(), cols), holds)
+        (list(&rows, cols), holds)
     };
     let open = |name: &str| {
         let at = name.split(' ').next().and_then(|n| n.parse().ok());

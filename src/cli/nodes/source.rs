@@ -135,14 +135,14 @@ impl Sources {
         *locked(&self.unread) == 0 && locked(&self.states).values().all(told)
     }
 
-    /// How long a picture holds: a machine that becomes silent meanwhile is shown at once.
-    pub(super) fn holds(&self, every: Duration) -> Duration {
+    /// How long a picture of that time holds: a machine that becomes silent since then is shown at once.
+    pub(super) fn holds(&self, every: Duration, taken: Instant) -> Duration {
         let states = locked(&self.states);
         let answer = states.values().filter(|s| s.lost.is_none());
         let at = answer.filter_map(|s| Some(s.at? + SILENT));
-        let left = |at: Instant| at.saturating_duration_since(Instant::now());
-        let next = at.map(left).filter(|left| !left.is_zero()).min();
-        next.map_or(every, |next| next.min(every))
+        let next = at.filter(|at| *at > taken).min();
+        let left = next.map(|at| at.saturating_duration_since(Instant::now()));
+        left.map_or(every, |left| left.min(every))
     }
 
     /// The host of a source, if it is reached by ssh.
@@ -352,4 +352,29 @@ fn read(path: &Path) -> Option<Node> {
     let mut text = Vec::new();
     file.take(LARGEST_FILE).read_to_end(&mut text).ok()?;
     serde_json::from_slice(&text).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_that_became_silent_while_a_picture_was_drawn_is_shown_at_once() {
+        let sources = Sources::open(None, Vec::new());
+        let every = Duration::from_secs(2);
+        let taken = Instant::now();
+        let state = |before: Duration| State {
+            at: taken.checked_sub(before),
+            ..State::default()
+        };
+        let put = |state| locked(&sources.states).insert((0, "m0".to_owned()), state);
+        put(state(SILENT));
+        assert_eq!(sources.holds(every, taken), every, "the picture has it");
+        put(state(SILENT - Duration::from_millis(1)));
+        std::thread::sleep(Duration::from_millis(2));
+        assert_eq!(sources.holds(every, taken), Duration::ZERO);
+        put(state(Duration::from_secs(2)));
+        let left = sources.holds(every, taken);
+        assert!(!left.is_zero() && left < SILENT, "{left:?}");
+    }
 }
