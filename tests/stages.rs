@@ -833,18 +833,15 @@ fn waiting_claims_start_one_by_one_where_memory_is_free_and_stay_uncounted() {
     assert!(first.ask("alloc 11811160064").starts_with("ok"), "11 GiB");
 
     said(&station, &["admin", "on"]);
-    let uncounted = || {
-        // Their rows and the GPU's say the same.
-        let gpus = station.snapshot().expect("served").gpus;
-        assert_eq!(gpus[0].mem_claimed, 20 << 30);
-        let text = said(&station, &["env", "c2", "--json"]);
-        has_all(&text, &["made while gshare was off"]);
-        // What they claim keeps nobody out: what they use does.
-        let beside = words("claim -q --nonblock --gpu-mem 10G --gpu-ids 0 -- true");
-        let beside = run(&station, &beside);
-        assert!(beside.status.success(), "{beside:?}");
-    };
-    uncounted();
+    // Their rows and the GPU's say the same.
+    let gpus = station.snapshot().expect("served").gpus;
+    assert_eq!(gpus[0].mem_claimed, 20 << 30);
+    let text = said(&station, &["env", "c2", "--json"]);
+    has_all(&text, &["made while gshare was off"]);
+    // What they claim keeps nobody out: what they use does.
+    let beside = words("claim -q --nonblock --gpu-mem 10G --gpu-ids 0 -- true");
+    let beside = run(&station, &beside);
+    assert!(beside.status.success(), "{beside:?}");
     assert!(
         first.ask("alloc 134217728").starts_with("ok"),
         "until it ends"

@@ -102,9 +102,9 @@ fn states() -> u64 {
 }
 
 /// What the screens, the tables and the JSON show of a snapshot and of the dry runs of a viewer agrees; returns the
-/// number of compared figures.
-fn agree(snapshot: &Snapshot, tried: Vec<(String, u32, Tried)>, viewer: Viewer) -> u64 {
-    let mut compared = 0;
+/// number of compared figures, and of dry runs in FREE NOW.
+fn agree(snapshot: &Snapshot, tried: Vec<(String, u32, Tried)>, viewer: Viewer) -> (u64, u64) {
+    let (mut compared, mut made, mut is_due) = (0, 0, false);
     // The JSON of the commands is the snapshot that the screen draws.
     let json = serde_json::to_value(snapshot).unwrap();
     let ps = list::ps_json(snapshot, true);
@@ -214,14 +214,27 @@ fn agree(snapshot: &Snapshot, tried: Vec<(String, u32, Tried)>, viewer: Viewer) 
             _ if model.whole > 0 || model.largest > 0.0 => keeps.to_owned(),
             _ => continue,
         };
-        // Where FREE NOW has no room for it, it says nothing else.
         let is_shown = head.contains(&wanted);
+        // Where FREE NOW has no room for it, it says nothing else.
         let other = [" yours in ", " on loan in "].map(|word| format!("{name}{word}"));
         let is_other = other.iter().any(|words| head.contains(words));
         assert!(is_shown || !is_other, "{name}: {wanted}: {overview}");
-        compared += u64::from(is_shown);
+        made += u64::from(is_shown);
+        is_due |= is_known && model.whole == 0 && model.largest == 0.0;
     }
-    compared
+    // It has room for one of them.
+    let is_one = frame.tried.iter().any(|(name, ..)| {
+        let runs = [
+            " yours in ",
+            " on loan in ",
+            " yours within ",
+            " on loan within ",
+        ];
+        runs.iter()
+            .any(|words| head.contains(&format!("{name}{words}")))
+    });
+    assert!(!is_due || is_one, "{overview}");
+    (compared, made)
 }
 
 #[test]
@@ -242,7 +255,7 @@ fn screens_tables_and_json_say_the_same_in_any_state() {
             &snapshot.unclaimed,
             &snapshot.gpus,
         );
-        compared += agree(&snapshot, Vec::new(), VIEWER);
+        compared += agree(&snapshot, Vec::new(), VIEWER).0;
     }
     assert!(compared > states * 50, "{compared}");
     println!("{compared} figures of {states} states");
@@ -534,7 +547,7 @@ const STEPS: u64 = 40;
 
 #[test]
 fn a_dry_run_says_what_the_screen_says_and_what_happens_in_any_state() {
-    let (states, mut compared) = (states(), 0);
+    let (states, mut compared, mut made) = (states(), 0, 0);
     let mut random = Random(11);
     for _ in 0..states.div_ceil(STEPS) {
         let mut here = Here::of(&GPUS, &USERS);
@@ -543,7 +556,9 @@ fn a_dry_run_says_what_the_screen_says_and_what_happens_in_any_state() {
             let uid = USERS[random.below(4) as usize].0;
             let now = snapshot(&mut here, uid);
             let runs = is_free(&mut here, uid, &now);
-            compared += agree(&now, runs, Viewer { uid, admin: false });
+            let agreed = agree(&now, runs, Viewer { uid, admin: false });
+            compared += agreed.0;
+            made += agreed.1;
             is_held(&now);
             let spec = any_claim(&mut random);
             let told = keeps_its_word(&mut here, uid, spec.clone());
@@ -551,5 +566,9 @@ fn a_dry_run_says_what_the_screen_says_and_what_happens_in_any_state() {
             go_on(&mut here, &mut random, &mut drained);
         }
     }
-    println!("{compared} figures of {states} states");
+    assert!(
+        compared > states * 50 && made > states / 10,
+        "{compared} {made}"
+    );
+    println!("{compared} figures and {made} dry runs of {states} states");
 }

@@ -89,12 +89,9 @@ impl Sources {
         };
         for (n, source) in sources.into_iter().enumerate() {
             let states = Arc::clone(&all.states);
-            all.hosts.push(match &source {
-                Source::Ssh(host) => Some(host.clone()),
-                Source::Files(_) => None,
-            });
             match source {
                 Source::Ssh(host) => {
+                    all.hosts.push(Some(host.clone()));
                     let key = (n, host.display().to_string());
                     locked(&states).insert(key.clone(), State::default());
                     let program = Arc::default();
@@ -113,6 +110,7 @@ impl Sources {
                     });
                 }
                 Source::Files(dir) => {
+                    all.hosts.push(None);
                     *locked(&all.unread) += 1;
                     let unread = Arc::clone(&all.unread);
                     std::thread::spawn(move || {

@@ -17,8 +17,8 @@ pub struct NodesArgs {
     #[arg(long)]
     pub json: bool,
     /// Repeat every SEC seconds; on a terminal, a screen in which Enter opens the screen of the chosen machine
-    #[arg(short, long, value_name = "SEC", num_args = 0..=1, default_missing_value = "2", value_parser = watch)]
-    pub watch: Option<Watch>,
+    #[arg(short, long, value_name = "SEC", value_parser = watch)]
+    pub watch: Option<Option<Watch>>,
     /// Write this machine's status file into a directory every second, until Ctrl-C; for machines that ssh cannot reach
     #[arg(long, value_name = "DIR", conflicts_with_all = ["hosts", "json", "watch"])]
     pub write: Option<PathBuf>,
@@ -44,15 +44,15 @@ impl NodesArgs {
     /// How often to repeat, if that is asked for.
     pub fn every(&self) -> Option<Duration> {
         self.watch.as_ref().map(|watch| match watch {
-            Watch::Every(every) => *every,
-            Watch::Host(_) => Duration::from_secs(2),
+            Some(Watch::Every(every)) => *every,
+            Some(Watch::Host(_)) | None => Duration::from_secs(2),
         })
     }
 
     /// The machines that are named.
     pub fn named(&self) -> Vec<OsString> {
         let first = match &self.watch {
-            Some(Watch::Host(host)) => Some(host),
+            Some(Some(Watch::Host(host))) => Some(host),
             _ => None,
         };
         first.into_iter().chain(&self.hosts).cloned().collect()
