@@ -5,11 +5,7 @@
 //! service ([`service_source`]), on a read-only monitor or in the demo (anything that holds a
 //! [`Feeder`]). It never waits for its feeder.
 //!
-//! ```no_run
-//! let feed = gshare_ui::service_source(std::path::Path::new("/run/gshare/gshared.sock"), None);
-//! gshare_ui::run_blocking(gshare_ui::Options::default(), feed)?;
-//! # Ok::<(), std::io::Error>(())
-//! ```
+//! `run_blocking(Options::default(), service_source(socket, None))` is the whole screen on a service.
 #![forbid(unsafe_code)]
 
 mod canvas;

@@ -46,13 +46,22 @@ impl SlurmJob {
             return format!("Slurm job {job} ({name}): {}\n", self.state.to_lowercase());
         }
         let start = match &self.start {
-            Some(start) => format!("Slurm expects it to start at {start}"),
+            Some(at) if is_far(at, chrono::Local::now()) => {
+                "Slurm expects no start within months: a running job has no time limit".to_owned()
+            }
+            Some(at) => format!("Slurm expects it to start at {at}"),
             None => "Slurm does not say yet when it starts".to_owned(),
         };
         format!(
             "Slurm job {job} ({name}) waits: {reason}. {start}; more: scontrol show job {job}\n"
         )
     }
+}
+
+/// Slurm counts a job without a time limit as one of a year.
+fn is_far(start: &str, now: chrono::DateTime<chrono::Local>) -> bool {
+    let start = chrono::NaiveDateTime::parse_from_str(start, "%Y-%m-%dT%H:%M:%S");
+    start.is_ok_and(|at| at - now.naive_local() > chrono::TimeDelta::days(180))
 }
 
 fn parsed(line: &str) -> Option<SlurmJob> {
@@ -89,6 +98,13 @@ mod tests {
             waits,
             "Slurm job 12 (a|b) waits: Resources. Slurm expects it to start at 2026-11-26T15:00:00; more: scontrol show job 12\n"
         );
+        let year = chrono::Local::now() + chrono::TimeDelta::days(365);
+        let late = text(
+            &year
+                .format("12|PENDING|Resources|%Y-%m-%dT%H:%M:%S|x")
+                .to_string(),
+        );
+        assert!(late.contains("no start within months"), "{late}");
         let held = text("12_3|PENDING|JobHeldUser|N/A|x");
         assert!(
             held.contains("JobHeldUser. Slurm does not say yet"),

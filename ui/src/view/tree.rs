@@ -319,7 +319,8 @@ pub(super) fn facts(
     tell("now", &text);
     if let Some(usage) = &claim.usage {
         let burst = view.or_dash(usage.borrowed().map(hours));
-        let text = format!("{}; burst {burst} on top", sums_of(view, usage));
+        // No sum: what is used is SM activity, and a burst on a GPU shared in turns is time.
+        let text = format!("{}, {burst} burst", sums_of(view, usage));
         tell("so far", &text);
     }
     let levers = &claim.place.levers;
