@@ -143,8 +143,8 @@ const GUESSES: [(Option<f64>, f64); 4] = [
     (Some(0.9), 1.0),
 ];
 
-/// Mean wait, use, and the longest wait for every GPU of schedulers that stop nothing: first EASY with guesses, then, on
-/// GPUs without borders, by how long claims of every GPU let others past.
+/// Mean wait, use, and the longest wait for every GPU of schedulers that stop nothing: first EASY with guesses, then,
+/// on GPUs without borders, by how long claims of every GPU let others past.
 fn patient(name: &str, blocks: &[cases::Block], setup: &Setup) {
     let told = |placing, patience: Patience| {
         let played: Vec<Of<'_>> = blocks

@@ -1,5 +1,5 @@
 //! Baselines for the machine: small players that never preempt, each with an order of service and a rule for choosing
-//! GPUs. They know the run time of each claim.
+//! GPUs. They know the run time of each claim, except where [`Patience`] says otherwise.
 
 use super::figures::{Outcome, Played};
 use super::ideal::Spread;
