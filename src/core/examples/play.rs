@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use gshare_core::machine::Obstacle;
 use gshare_core::play::figures::{Played, jain, mean};
 use gshare_core::play::ideal::{First, Knows, Room, ideal, long_take};
-use gshare_core::play::simple::{self, Order, Placing};
+use gshare_core::play::simple::{self, Order, Patience, Placing, Rank};
 use gshare_core::play::{Entry, Setup, cases, gaming, list, policy};
 
 struct Args {
@@ -135,6 +135,51 @@ fn like_easy(name: &str, blocks: &[cases::Block], setup: &Setup) {
     }
 }
 
+/// What is taken for the end of a claim, and of one that is let past: its run time, or parts of the runs of its size.
+const GUESSES: [(Option<f64>, f64); 4] = [
+    (None, 0.0),
+    (Some(0.5), 0.9),
+    (Some(0.9), 0.9),
+    (Some(0.9), 1.0),
+];
+
+/// Mean wait, use, and the longest wait for every GPU of schedulers that stop nothing: first EASY with guesses, then,
+/// on GPUs without borders, by how long claims of every GPU let others past.
+fn patient(name: &str, blocks: &[cases::Block], setup: &Setup) {
+    let told = |placing, patience: Patience| {
+        let played: Vec<Of<'_>> = blocks
+            .iter()
+            .map(|b| (&*b.list, simple::patient(&b.list, setup, placing, patience)))
+            .collect();
+        let over = |f: &dyn Fn(&Of<'_>) -> f64| mean(&played.iter().map(f).collect::<Vec<_>>());
+        let all = played
+            .iter()
+            .flat_map(|(list, p)| list.iter().zip(&p.claims));
+        let whole = all.filter(|(e, _)| e.gpus as usize >= setup.gpus);
+        let longest = whole.filter_map(|(_, c)| c.wait_s).fold(0.0, f64::max);
+        println!(
+            "{name}: {placing:?} {patience:?}: mean wait {:.1} min, use {:.1} %, longest for every GPU {:.1} h",
+            over(&|(_, p)| mean(&p.waits().collect::<Vec<_>>()) / 60.0),
+            over(&|(_, p)| p.useful * 100.0),
+            longest / 3600.0,
+        );
+    };
+    for (ends, past) in GUESSES {
+        let with = |rank, hours: u32| Patience {
+            after_s: f64::from(hours) * 3600.0,
+            ends,
+            past,
+            rank,
+        };
+        told(Placing::BestFit, with(Rank::Arrival, 0));
+        for rank in [Rank::Arrival, Rank::Size, Rank::Work] {
+            for hours in [0, 1, 3, 6, 12, 24, 48, 96, 1000] {
+                told(Placing::Pooled, with(rank, hours));
+            }
+        }
+    }
+}
+
 fn room(setup: &Setup) -> Room {
     Room {
         gpus: setup.gpus as f64,
@@ -203,6 +248,14 @@ fn main() {
             }
             if args.bounds && case.policy == policy::EASY {
                 like_easy(&name, &blocks, &case.setup);
+                if case.whole != cases::Whole::Out {
+                    patient(&name, &blocks, &case.setup);
+                }
+            } else if args.bounds
+                && case.policy == policy::NO_OFFLOAD
+                && case.whole == cases::Whole::Fiftieth
+            {
+                patient(&name, &blocks, &case.setup);
             } else if args.bounds {
                 bounds(&name, &blocks, &case.setup);
             }

@@ -57,17 +57,46 @@ fn gittins(times: &[f64], ran: f64) -> f64 {
     best
 }
 
+/// The run times of a block's claims by size, sorted.
+#[derive(Clone, Debug)]
+pub(super) struct Spread(BTreeMap<Option<(u32, u32)>, Vec<f64>>);
+
+impl Spread {
+    pub(super) fn of(list: &[Entry]) -> Self {
+        let mut times: BTreeMap<Option<(u32, u32)>, Vec<f64>> = BTreeMap::new();
+        for e in list {
+            for size in [Some((e.gpus, e.milli)), None] {
+                times.entry(size).or_default().push(e.run_s);
+            }
+        }
+        times.values_mut().for_each(|t| t.sort_by(f64::total_cmp));
+        // A rare size predicts nothing by itself.
+        times.retain(|size, times| size.is_none() || times.len() >= 10);
+        Self(times)
+    }
+
+    fn times(&self, e: &Entry) -> &[f64] {
+        let own = self.0.get(&Some((e.gpus, e.milli)));
+        own.unwrap_or(&self.0[&None])
+    }
+
+    pub(super) fn mean(&self, e: &Entry) -> f64 {
+        mean(self.times(e))
+    }
+
+    /// How much longer a claim runs that ran for `ran`, by this part of those that ran for as long.
+    pub(super) fn left(&self, e: &Entry, ran: f64, part: f64) -> f64 {
+        let times = self.times(e);
+        let longer = &times[times.partition_point(|t| *t <= ran + 1e-6)..];
+        let nth = (part * longer.len() as f64).ceil() as usize;
+        let time = longer.get(nth.max(1) - 1).or(longer.last());
+        time.map_or(0.0, |t| t - ran)
+    }
+}
+
 /// Returns a scheduler's order of the claims of a block: smaller goes first.
 fn order_of(list: &[Entry], knows: Knows) -> impl FnMut(usize, f64) -> f64 + use<'_> {
-    let mut times: BTreeMap<Option<(u32, u32)>, Vec<f64>> = BTreeMap::new();
-    for e in list {
-        for size in [Some((e.gpus, e.milli)), None] {
-            times.entry(size).or_default().push(e.run_s);
-        }
-    }
-    times.values_mut().for_each(|t| t.sort_by(f64::total_cmp));
-    // A rare size predicts nothing by itself.
-    times.retain(|size, times| size.is_none() || times.len() >= 10);
+    let times = Spread::of(list);
     let mut known = vec![(-1.0, 0.0); list.len()];
     move |i, left| {
         let e = &list[i];
@@ -79,8 +108,7 @@ fn order_of(list: &[Entry], knows: Knows) -> impl FnMut(usize, f64) -> f64 + use
                 let looked = LOOKS.into_iter().filter(|t| *t <= ran + 1e-6);
                 let ran = looked.fold(0.0, f64::max);
                 if known[i].0 != ran {
-                    let own = times.get(&Some((e.gpus, e.milli)));
-                    known[i] = (ran, -gittins(own.unwrap_or(&times[&None]), ran));
+                    known[i] = (ran, -gittins(times.times(e), ran));
                 }
                 known[i].1
             }

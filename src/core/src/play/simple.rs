@@ -1,7 +1,8 @@
 //! Baselines for the machine: small players that never preempt, each with an order of service and a rule for choosing
-//! GPUs. They know the run time of each claim.
+//! GPUs. They know the run time of each claim, except where [`Patience`] says otherwise.
 
 use super::figures::{Outcome, Played};
+use super::ideal::Spread;
 use super::list::Entry;
 use super::{Setup, carry_s};
 use crate::sched::solve::{Answer, Board, Budget, Fit, Item, Mask, Need, Prefer};
@@ -36,6 +37,31 @@ pub enum Placing {
     Pooled,
 }
 
+/// What a scheduler that stops nothing does for a claim of every GPU.
+#[derive(Clone, Copy, Debug)]
+pub struct Patience {
+    /// It lets all others past for this long, in seconds. Then GPUs are kept for it.
+    pub after_s: f64,
+    /// Claims are taken to end when this part of the runs of their size has ended, of those that ran for as long;
+    /// `None` if their run times are known.
+    pub ends: Option<f64>,
+    /// The same for a claim that is let past it.
+    pub past: f64,
+    /// Which of the others go first.
+    pub rank: Rank,
+}
+
+/// Which claims go first, of those that stop nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rank {
+    /// The first that came.
+    Arrival,
+    /// The smallest.
+    Size,
+    /// The least GPU time, as far as it is known: of this claim, or of all of its size.
+    Work,
+}
+
 #[derive(Clone, Debug)]
 struct Job {
     index: usize,
@@ -62,6 +88,7 @@ struct Simple<'a> {
     /// Called before and after each decision.
     took: &'a mut dyn FnMut(bool),
     searches: (u32, u32),
+    patience: Option<(Patience, Spread)>,
 }
 
 /// Results of a simple player.
@@ -80,6 +107,23 @@ pub fn play(
     order: Order,
     placing: Placing,
     took: &mut dyn FnMut(bool),
+) -> Simply {
+    play_with(list, setup, order, placing, took, None)
+}
+
+/// Plays `list` as EASY does, but for claims of every GPU and with guesses in place of run times.
+pub fn patient(list: &[Entry], setup: &Setup, placing: Placing, patience: Patience) -> Played {
+    let order = Order::Backfill;
+    play_with(list, setup, order, placing, &mut |_| {}, Some(patience)).played
+}
+
+fn play_with(
+    list: &[Entry],
+    setup: &Setup,
+    order: Order,
+    placing: Placing,
+    took: &mut dyn FnMut(bool),
+    patience: Option<Patience>,
 ) -> Simply {
     let pooled = placing == Placing::Pooled;
     let gpus = if pooled { 1 } else { setup.gpus };
@@ -109,6 +153,7 @@ pub fn play(
         claims: vec![Outcome::default(); list.len()],
         took,
         searches: (0, 0),
+        patience: patience.map(|p| (p, Spread::of(list))),
     };
     simple.run();
     let whole = setup.gpus as f64 * simple.last.max(1e-9);
@@ -282,7 +327,7 @@ impl Simple<'_> {
             let Some(fit) = self.place(&job.item) else {
                 match self.order {
                     Order::Arrival => stopped[queue] = true,
-                    Order::Backfill if held[queue].is_none() => {
+                    Order::Backfill if held[queue].is_none() && self.keeps_for(&job) => {
                         held[queue] = self.shadow(&job.item);
                     }
                     _ => {}
@@ -290,7 +335,7 @@ impl Simple<'_> {
                 continue;
             };
             if let Some((at, later, first)) = &mut held[queue] {
-                let past = self.now + job.left_s > *at + 1e-6;
+                let past = self.now + self.lasts(&job, |p| p.past) > *at + 1e-6;
                 if past {
                     let mut beside = later.clone();
                     for &g in &fit.at {
@@ -309,9 +354,49 @@ impl Simple<'_> {
         self.waiting.retain(|_| !started.next().unwrap_or(false));
     }
 
+    fn is_whole(&self, job: &Job) -> bool {
+        self.list[job.index].gpus as usize >= self.setup.gpus
+    }
+
+    /// Whether room is kept for the claim.
+    fn keeps_for(&self, job: &Job) -> bool {
+        let waited = self.now - self.list[job.index].arrival_s;
+        let due = |(p, _): &(Patience, Spread)| waited >= p.after_s;
+        !self.is_whole(job) || self.patience.as_ref().is_none_or(due)
+    }
+
+    /// How long a claim is taken to run from now on.
+    fn lasts(&self, job: &Job, part: impl Fn(&Patience) -> f64) -> f64 {
+        match &self.patience {
+            Some((p, spread)) if p.ends.is_some() => {
+                let e = &self.list[job.index];
+                let ran = e.run_s - job.left_s;
+                spread.left(e, ran, part(p))
+            }
+            _ => job.left_s + job.stall_s,
+        }
+    }
+
     /// Waiting claims in the order of service.
     fn in_order(&self) -> Vec<usize> {
         let mut order: Vec<usize> = (0..self.waiting.len()).collect();
+        if let Some((patience, spread)) = &self.patience {
+            // Once all GPUs are free, all that need them start one after the other.
+            let empty = self.running.is_empty();
+            order.sort_by_cached_key(|i| {
+                let job = &self.waiting[*i];
+                let entry = &self.list[job.index];
+                let due = patience.rank != Rank::Arrival && self.keeps_for(job);
+                let rank = match (patience.rank, patience.ends) {
+                    (Rank::Arrival, _) => 0.0,
+                    (Rank::Size, _) => entry.size(),
+                    (Rank::Work, None) => entry.size() * job.left_s,
+                    (Rank::Work, Some(_)) => entry.size() * spread.mean(entry),
+                };
+                let first = self.is_whole(job) && (empty || due);
+                (!first, (rank * 1000.0) as u64)
+            });
+        }
         if self.order != Order::Quota {
             return order;
         }
@@ -335,7 +420,9 @@ impl Simple<'_> {
 
     /// When there is room for the first claim in the queue, and the board at that time.
     fn shadow(&self, first: &Item) -> Option<(f64, Board, Item)> {
-        let end = |i: &usize| self.running[*i].left_s + self.running[*i].stall_s;
+        let ends = |p: &Patience| p.ends.unwrap_or_default();
+        let lasts: Vec<f64> = self.running.iter().map(|j| self.lasts(j, ends)).collect();
+        let end = |i: &usize| lasts[*i];
         let mut order: Vec<usize> = (0..self.running.len()).collect();
         order.sort_by(|a, b| end(a).total_cmp(&end(b)));
         let mut later = self.board.clone();

@@ -2,6 +2,7 @@
 
 use super::list::{self, Cut, Entry};
 use super::player::watched;
+use super::simple::{self, Patience, Placing, Rank};
 use super::{Policy, Setup, carry_s, play};
 use crate::ledger::Sharing;
 use crate::machine::Event;
@@ -136,6 +137,38 @@ fn an_instance_is_held_whole_and_nothing_is_taken_there() {
     assert!(claims.iter().all(|c| c.suspensions + c.moves == 0));
     // It runs on a GPU that is not divided.
     assert_eq!(play(&list, &Setup { gpus: 2, ..setup }).unfinished(), 0);
+}
+
+#[test]
+fn a_claim_of_every_gpu_lets_others_past_for_as_long_as_it_is_told_to() {
+    let whole = |at| Entry {
+        gpus: 2,
+        ..entry(at, 100.0, 1000, 0)
+    };
+    // The others are in turn on either GPU, so that both are never free at the same time.
+    let mut list: Vec<Entry> = (0..20)
+        .map(|i| entry(f64::from(i) * 500.0, 1000.0, 1000, 0))
+        .collect();
+    list.splice(1..1, [whole(10.0), whole(20.0)]);
+    let setup = Setup {
+        gpus: 2,
+        ..Setup::default()
+    };
+    for (after_s, starts) in [(0.0, 1000.0), (1800.0, 2500.0), (1e6, 10_500.0)] {
+        // All runs of these sizes take the same time: guesses are as good.
+        for (ends, past) in [(None, 0.0), (Some(0.5), 0.9)] {
+            let patience = Patience {
+                after_s,
+                ends,
+                past,
+                rank: Rank::Arrival,
+            };
+            let played = simple::patient(&list, &setup, Placing::Pooled, patience);
+            let start = |i: usize| played.claims[i].wait_s.unwrap() + list[i].arrival_s;
+            // Once the GPUs are free, both start one after the other.
+            assert_eq!((start(1), start(2)), (starts, starts + 100.0), "{ends:?}");
+        }
+    }
 }
 
 #[test]
