@@ -142,6 +142,8 @@ pub(crate) struct Helpers {
     pub(crate) stream_context: Option<unsafe extern "C" fn(Handle, *mut Handle) -> CuResult>,
     pub(crate) stream_contexts:
         Option<unsafe extern "C" fn(Handle, *mut Handle, *mut Handle) -> CuResult>,
+    pub(crate) stream_green: Option<unsafe extern "C" fn(Handle, *mut Handle) -> CuResult>,
+    pub(crate) green_as_context: Option<unsafe extern "C" fn(*mut Handle, Handle) -> CuResult>,
     pub(crate) stream_device: Option<unsafe extern "C" fn(Handle, *mut Device) -> CuResult>,
     pub(crate) stream_is_capturing: Option<unsafe extern "C" fn(Handle, *mut i32) -> CuResult>,
     pub(crate) graph_nodes:

@@ -99,6 +99,8 @@ fn load() -> Loaded {
         pool_trim: helper!(c"cuMemPoolTrimTo"),
         stream_context: helper!(c"cuStreamGetCtx"),
         stream_contexts: helper!(c"cuStreamGetCtx_v2"),
+        stream_green: helper!(c"cuStreamGetGreenCtx"),
+        green_as_context: helper!(c"cuCtxFromGreenCtx"),
         stream_device: helper!(c"cuStreamGetDevice"),
         stream_is_capturing: helper!(c"cuStreamIsCapturing"),
         graph_nodes: helper!(c"cuGraphGetNodes"),

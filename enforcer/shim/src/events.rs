@@ -48,7 +48,8 @@ pub(crate) fn context_of(stream: Handle) -> Option<Handle> {
     relaxed(|| context_named(stream)).or_else(context)
 }
 
-/// The context that the driver names; the primary one for a stream of a green context, whose events it is for.
+/// The context that the driver names; the primary one for a stream of a green context, whose events it is for. Before
+/// CUDA 12.5 it is the green one itself.
 pub(crate) fn context_named(stream: Handle) -> Option<Handle> {
     let (helpers, mut context, mut green) = (driver::helpers(), 0, 0);
     // SAFETY: the program's own stream, and room for the results.
@@ -60,6 +61,16 @@ pub(crate) fn context_named(stream: Handle) -> Option<Handle> {
             (None, None) => return None,
         }
     };
+    if code == SUCCESS && context != 0 {
+        return Some(context);
+    }
+    // SAFETY: as above.
+    let code = unsafe { helpers.stream_green?(stream, &raw mut green) };
+    if code != SUCCESS || green == 0 {
+        return None;
+    }
+    // SAFETY: the green context that the driver named, and room for the result.
+    let code = unsafe { helpers.green_as_context?(&raw mut context, green) };
     (code == SUCCESS && context != 0).then_some(context)
 }
 

@@ -282,9 +282,20 @@ fn launches_on_a_stream_of_a_green_context_are_measured() {
     launches_are_measured(["retain 0", "green_stream", "context 0"]);
 }
 
+/// A driver of version 550 has green contexts, and not the second version.
+#[test]
+fn launches_on_a_stream_of_a_green_context_are_measured_with_older_drivers() {
+    let rig = Rig::new();
+    rig.board.set_fault(Fault::NoStreamContexts, true).unwrap();
+    launches_are_measured_on(&rig, ["retain 0", "green_stream", "context 0"]);
+}
+
 /// The orders that choose the kernel's context, make the stream, and choose the thread's context for its launches.
 fn launches_are_measured(orders: [&str; 3]) {
-    let rig = Rig::new();
+    launches_are_measured_on(&Rig::new(), orders);
+}
+
+fn launches_are_measured_on(rig: &Rig, orders: [&str; 3]) {
     let mut client = rig.desk.client();
     client.begin(0);
     client.must(orders[0]);

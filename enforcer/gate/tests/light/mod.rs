@@ -1,6 +1,8 @@
 //! Programs that need little of the GPU run as fast as alone, beside each other and beside programs that need all of
 //! it.
 
+mod bounds;
+
 use crate::model::{Act, Costs, Gate, MS, Program, Sim, US, gates::Open};
 use crate::{SECOND, SEEDS, asked, seed, turns};
 
@@ -53,7 +55,7 @@ fn light_programs_run_as_fast_as_without_a_gate() {
         ("4 x 2.5 %", &[250; 4], &[small; 4]),
         ("10:90 both light", &[100, 900], &[small; 2]),
     ];
-    for costs in [Costs::KIND, Costs::REAL, Costs::WORST] {
+    for costs in [Costs::KIND, Costs::REAL, Costs::HIGH, Costs::WORST] {
         for (name, requests, programs) in cases {
             let mut bare = side_by_side(programs, costs, seed());
             let (without, bare_switches) = finished(&mut bare, &mut Open, 3 * SECOND);
@@ -107,7 +109,7 @@ fn a_light_claim_beside_a_flood_waits_for_one_kernel() {
             3.2,
         ),
     ];
-    for costs in [Costs::KIND, Costs::REAL, Costs::WORST] {
+    for costs in [Costs::KIND, Costs::REAL, Costs::HIGH, Costs::WORST] {
         let late = if costs.switch.0 > 100 * US {
             600 * US
         } else {
@@ -178,14 +180,14 @@ fn a_flood_beside_light_programs_takes_turns_soon() {
 /// A claim that wakes all the time gets turns like any other.
 #[test]
 fn who_wakes_all_the_time_leaves_the_others_their_guarantee() {
-    for costs in [Costs::KIND, Costs::REAL, Costs::WORST] {
+    for costs in [Costs::KIND, Costs::REAL, Costs::HIGH, Costs::WORST] {
         let programs = [sync(US, 200 * US), Program::Flood { kernel: MS }];
         let mut sim = side_by_side(&programs, costs, seed());
         let mut gate = turns(&mut sim, &asked(&[500, 500]));
         finished(&mut sim, &mut gate, 3 * SECOND);
         let used = sim.used(SECOND + 1300 * MS, sim.now);
         println!("1 us every 200 us beside a flood: {used:.3?}");
-        assert!(used[1] >= 0.47, "{used:?}");
+        assert!(used[1] >= 0.5, "{used:?}");
     }
 }
 
@@ -228,7 +230,10 @@ fn a_service_that_falls_silent_while_there_is_enough_changes_nothing() {
 /// A token every 15 ms beside training: the longest time of a token. It is due, so no long kernel is before it.
 #[test]
 fn tokens_come_sooner_than_in_plain_time_slices() {
-    for (seed, kernel) in (1..=SEEDS).flat_map(|seed| [(seed, MS), (seed, 5 * MS)]) {
+    let costs = [Costs::REAL, Costs::HIGH];
+    let cases = costs.map(|costs| [(costs, MS), (costs, 5 * MS)]);
+    let cases = (1..=SEEDS).flat_map(|seed| cases.as_flattened().iter().map(move |c| (seed, *c)));
+    for (seed, (costs, kernel)) in cases {
         let token = Program::Beat {
             kernel: 30 * US,
             count: 100,
@@ -239,9 +244,9 @@ fn tokens_come_sooner_than_in_plain_time_slices() {
             finished(sim, gate, 4 * SECOND);
             sim.p99_of_bursts(0)
         };
-        let mut bare = side_by_side(&programs, Costs::REAL, seed);
+        let mut bare = side_by_side(&programs, costs, seed);
         let without = times(&mut bare, &mut Open);
-        let mut sim = side_by_side(&programs, Costs::REAL, seed);
+        let mut sim = side_by_side(&programs, costs, seed);
         let mut gate = turns(&mut sim, &asked(&[500, 500]));
         let looks = sim.arbiter_runs;
         let with = times(&mut sim, &mut gate);
@@ -264,7 +269,7 @@ fn tokens_come_sooner_than_in_plain_time_slices() {
 /// turn.
 #[test]
 fn a_stream_that_waits_holds_up_no_other() {
-    let costs = [Costs::KIND, Costs::REAL, Costs::WORST];
+    let costs = [Costs::KIND, Costs::REAL, Costs::HIGH, Costs::WORST];
     for (seed, costs) in (1..=SEEDS).flat_map(|seed| costs.map(|costs| (seed, costs))) {
         let mut sim = Sim::new(2, seed);
         sim.costs = costs;

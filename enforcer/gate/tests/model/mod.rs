@@ -46,6 +46,14 @@ impl Costs {
         record: US,
         ask: 2 * US,
     };
+    /// The upper ends of the ranges: `real:high` of the benches.
+    pub(crate) const HIGH: Costs = Costs {
+        reach: (4 * US, 4 * US),
+        wake: (80 * US, 80 * US),
+        switch: (200 * US, 200 * US),
+        record: US,
+        ask: 2 * US,
+    };
     pub(crate) const WORST: Costs = Costs {
         reach: (4 * US, 10 * US),
         wake: (50 * US, 150 * US),

@@ -52,6 +52,8 @@ pub enum Fault {
     NoEventTimes = 4,
     /// The occupancy calculator fails.
     NoOccupancy = 8,
+    /// `cuStreamGetCtx_v2` is not there: a driver before CUDA 12.5, such as 550.
+    NoStreamContexts = 16,
 }
 
 /// The costs of a driver, and its faults.

@@ -116,6 +116,9 @@ export_stream! {
         out.set(t.stream(s)?.context)
     };
     cuStreamGetCtx_v2, cuStreamGetCtx_v2_ptsz(; stream, out: Out<u64>, green: Out<u64>) |d| {
+        if d.preset.has(gshare_sim_board::Fault::NoStreamContexts) {
+            return Err(NOT_SUPPORTED);
+        }
         let s = d.stream(stream)?;
         let t = d.tables();
         if stream == PER_THREAD && t.current_green() != 0 {
