@@ -1,5 +1,5 @@
-//! What no arbiter can do better, from the costs alone: one that knows the future, hears of everything at once and
-//! costs nothing. A light step changes the GPU's context twice, for it and back, and that time is charged to it.
+//! What the costs alone allow: for an arbiter that knows the future, hears of everything at once and costs nothing. Each
+//! test says what it assumes, and a figure bounds only what does the same. A light step changes the GPU's context twice, for it and back, and that time is charged to it.
 
 use crate::model::{Costs, MS, US};
 
