@@ -1,5 +1,6 @@
 //! What the costs alone allow: for an arbiter that knows the future, hears of everything at once and costs nothing. Each
-//! test says what it assumes, and a figure bounds only what does the same. A light step changes the GPU's context twice, for it and back, and that time is charged to it.
+//! test says what it assumes, and a figure bounds only what does the same. A light step changes the GPU's context twice,
+//! for it and back, and that time is charged to it.
 
 use crate::model::{Costs, MS, US};
 
