@@ -251,11 +251,6 @@ fn main() {
                 if case.whole != cases::Whole::Out {
                     patient(&name, &blocks, &case.setup);
                 }
-            } else if args.bounds
-                && case.policy == policy::NO_OFFLOAD
-                && case.whole == cases::Whole::Fiftieth
-            {
-                patient(&name, &blocks, &case.setup);
             } else if args.bounds {
                 bounds(&name, &blocks, &case.setup);
             }

@@ -51,8 +51,7 @@ impl Costs {
         reach: (4 * US, 4 * US),
         wake: (80 * US, 80 * US),
         switch: (200 * US, 200 * US),
-        record: US,
-        ask: 2 * US,
+        ..Self::REAL
     };
     pub(crate) const WORST: Costs = Costs {
         reach: (4 * US, 10 * US),
