@@ -136,7 +136,7 @@ fn text(report: &ReportView, user: Option<&str>, width: Option<usize>, bold: boo
         return text;
     }
     text.push_str(&users(report).blocks(width, bold));
-    text.push_str("\nGPU hours; idle: claimed but not used, by cause\n");
+    text.push_str("\nGPU hours; SM USED: SM activity; IDLE: claimed but not used, by cause\n");
     // A user's own group adds nothing as a project.
     let own = |project: &str| report.users.iter().any(|u| u.user == project);
     if report.projects.iter().any(|p| !own(&p.project)) {
@@ -197,7 +197,7 @@ fn usage_table<'a>(title: &'static str, rows: impl Iterator<Item = (&'a str, &'a
     let mut table = Table::new(&[
         (title, Align::Left),
         ("CLAIMED", Align::Right),
-        ("USED", Align::Right),
+        ("SM USED", Align::Right),
         ("AVG USE", Align::Right),
         ("TIME", Align::Right),
         ("BURST", Align::Right),
@@ -253,7 +253,7 @@ fn gpu_table(report: &ReportView) -> Table {
     let mut table = Table::new(&[
         ("GPU", Align::Left),
         ("CLAIMED", Align::Right),
-        ("USED", Align::Right),
+        ("SM USED", Align::Right),
         ("TIME", Align::Right),
         ("IDLE", Align::Right),
     ]);
@@ -299,7 +299,7 @@ fn charts(report: &ReportView, width: Option<usize>) -> String {
             chart(&user.series, report, columns, most, value)
         };
         text.push_str(&format!(
-            "{}  claimed {}\n{:name$}  used    {}\n",
+            "{}  claimed {}\n{:name$}  SM used {}\n",
             figures::left(&plain(&user.user), name, ""),
             line(&|p| Some(p.claimed)),
             "",
@@ -513,7 +513,7 @@ mod tests {
         let text = charts(&report(), None);
         let lines: Vec<&str> = text.lines().skip(1).collect();
         assert_eq!(lines[0], "ada   claimed ██ ▁");
-        assert_eq!(lines[1], "      used    ▅  ▁");
+        assert_eq!(lines[1], "      SM used ▅  ▁");
         assert!(charts(&ReportView::default(), None).is_empty());
     }
 

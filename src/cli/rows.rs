@@ -410,7 +410,7 @@ pub(crate) fn last_day(users: &[UserView]) -> Option<Table> {
     let mut table = Table::new(&[
         ("last 24 h, GPU hours", Align::Left),
         ("CLAIMED", Align::Right),
-        ("USED", Align::Right),
+        ("SM USED", Align::Right),
         ("AVG USE", Align::Right),
         ("BURST", Align::Right),
         ("THROTTLED", Align::Right),

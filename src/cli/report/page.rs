@@ -238,7 +238,7 @@ impl<'a> Page<'a> {
             .map(|(_, u)| u.claimed_gpu_s.max(u.used_gpu_s.unwrap_or(0.0)));
         let most = most.fold(0.0, f64::max);
         let mut out = format!(
-            "<div class=\"wide\"><table><tr><th>{title}<th>claimed<th>used<th>used %<th>idle<th class=\"more\">burst<th>waited\
+            "<div class=\"wide\"><table><tr><th>{title}<th>claimed<th>SM used<th>SM used %<th>idle<th class=\"more\">burst<th>waited\
              <th class=\"left more\">idle mostly<th class=\"bar more\">"
         );
         for (name, usage) in rows {
@@ -271,13 +271,13 @@ impl<'a> Page<'a> {
              content=\"width=device-width,initial-scale=1\"><meta http-equiv=\"Content-Security-Policy\" \
              content=\"default-src 'none'; style-src 'unsafe-inline'\"><title>GPU report</title><style>{STYLE}</style>\
              </head><body>\n<h1>GPU report</h1><p class=\"dim\">{from} to {to}, {}; data for {looked} % of this \
-             period. All figures are GPU hours.</p>\n<div class=\"sums\">",
+             period. All figures are GPU hours. SM used is the activity of the multiprocessors.</p>\n<div class=\"sums\">",
             many(report.gpu_count as usize, "GPU")
         );
         for (what, figure) in [
             ("claimed", hours(total.claimed_gpu_s)),
-            ("used", maybe_hours(total.used_gpu_s, total.estimate)),
-            ("used of claimed", average(total)),
+            ("SM used", maybe_hours(total.used_gpu_s, total.estimate)),
+            ("SM used of claimed", average(total)),
             ("idle", maybe_hours(total.idle_gpu_s(), false)),
             ("waited for", hours(total.waited_gpu_s)),
         ] {
@@ -285,7 +285,7 @@ impl<'a> Page<'a> {
         }
         out += "</div>\n<h2>Over time</h2><p class=\"key dim\">";
         for (colour, what) in [
-            ("used", "used"),
+            ("used", "SM used"),
             ("over", "burst above the claims"),
             ("claimed", "claimed, not used"),
             ("unknown", "claimed, use not known"),
@@ -343,7 +343,7 @@ impl<'a> Page<'a> {
         }
         if !report.worst.is_empty() {
             out += "<h2>Most wasted</h2><div class=\"wide\"><table><tr><th>claim<th class=\"left\">user<th>claimed<th>idle\
-                    <th>used %<th class=\"left\">idle mostly";
+                    <th>SM used %<th class=\"left\">idle mostly";
             if self.names {
                 out += "<th class=\"left\">runs";
             }
@@ -422,7 +422,7 @@ impl<'a> Page<'a> {
             time(report.to_ms)
         )];
         let sums = format!(
-            "{}. GPU h: {} claimed, {} used ({}), {} idle, {} waited for",
+            "{}. GPU h: {} claimed, {} SM used ({}), {} idle, {} waited for",
             many(report.gpu_count as usize, "GPU"),
             hours(total.claimed_gpu_s),
             maybe_hours(total.used_gpu_s, total.estimate),
@@ -440,7 +440,7 @@ impl<'a> Page<'a> {
         };
         out.push(row(
             "user",
-            ["claimed", "used", "used %", "idle"],
+            ["claimed", "SM used", "SM %", "idle"],
             "idle mostly",
         ));
         let said = sharing::sentences(report).into_iter().take(1);
@@ -622,7 +622,7 @@ mod tests {
         assert!(html.contains("default-src 'none'") && html.contains("prefers-color-scheme:dark"));
         for figure in [
             "<b>60.0</b>claimed",
-            "<b>18.0</b>used",
+            "<b>18.0</b>SM used",
             "<b>30 %</b>",
             "<b>42.0</b>idle",
             "<b>2.0</b>waited",

@@ -165,7 +165,7 @@ fn draw_split(
         let columns = Layout::horizontal(vec![Constraint::Fill(1); across]).spacing(1);
         for (at, one) in columns.split(*row).iter().zip(all.by_ref()) {
             let used = view.or_dash(one.usage.used_gpu_s.map(hours));
-            let about = format!("  {used} of {} GPU h", hours(one.usage.claimed_gpu_s));
+            let about = format!("  SM used {used} of {} GPU h", hours(one.usage.claimed_gpu_s));
             scene.rows([line!(view; strong one.label.clone(), dim about)], *at);
             draw_chart(view, past, (Some(one), gpus), below(*at, 1), scene);
         }
@@ -197,7 +197,7 @@ fn title(view: &View<'_>, who: &str, cols: usize) -> Line<'static> {
     }
     let dots = if glyphs.lines { "⠒" } else { glyphs.free };
     let signs = [
-        (glyphs.used, "used", theme.used),
+        (glyphs.used, "SM used", theme.used),
         (glyphs.burst, "burst", theme.burst),
         (dots, "claimed", theme.dim),
         (glyphs.levels[2], "waited for", theme.text),
@@ -355,7 +355,7 @@ fn draw_users(view: &View<'_>, users: &[&HistorySeries], area: Rect, scene: &mut
         ];
         Cells::new(cells.into_iter().take(shown))
     };
-    let titles = ["claimed", "used", "average", "idle", "waited"];
+    let titles = ["claimed", "SM used", "average", "idle", "waited"];
     let titles = titles.map(|title| Line::from(title).right_aligned());
     let first = [Line::from("GPU HOURS")].into_iter().chain(titles);
     let titles = first.chain([Line::from(" idle mostly")]).take(shown);

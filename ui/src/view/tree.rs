@@ -291,7 +291,7 @@ pub(super) fn sums_of(view: &View<'_>, usage: &Usage) -> String {
     let known = |s: Option<f64>| view.or_dash(s.map(hours));
     let (claimed, used) = (hours(usage.claimed_gpu_s), known(usage.used_gpu_s));
     let idle = known(usage.idle_gpu_s());
-    format!("{claimed} GPU h claimed, {used} used, {idle} idle")
+    format!("{claimed} GPU h claimed, {used} SM used, {idle} idle")
 }
 
 /// Facts about it besides its figures.
@@ -319,7 +319,7 @@ pub(super) fn facts(
     tell("now", &text);
     if let Some(usage) = &claim.usage {
         let burst = view.or_dash(usage.borrowed().map(hours));
-        // No sum: what is used is SM activity, and a burst on a GPU shared in turns is time.
+        // No sum: a burst on a GPU shared in turns is time.
         let text = format!("{}, {burst} burst", sums_of(view, usage));
         tell("so far", &text);
     }
