@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use gshare::station::Station;
 use gshare_abi::host::LimitsFile;
 use gshare_proto::{Call, ClaimState, Reply, ResizeSpec, Wait, messages};
-use nix::sys::signal::{Signal, kill};
+use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill};
 use nix::unistd::Pid;
 use support::terminal::Terminal;
 use support::{
@@ -382,6 +382,35 @@ fn with_a_lease_too_the_exit_code_and_signals_are_the_commands() {
 }
 
 // Waiting claims: why, until when, and what happened to them.
+
+/// As if it were started without gshare.
+#[test]
+fn a_command_starts_with_the_signals_blocked_that_its_caller_blocks() {
+    let station = station();
+    let blocked: SigSet = [Signal::SIGWINCH, Signal::SIGUSR1].into_iter().collect();
+    let before = blocked
+        .thread_swap_mask(SigmaskHow::SIG_BLOCK)
+        .expect("blocked");
+    let shows = ["grep", "SigBlk", "/proc/self/status"];
+    let said = [&[][..], &["-t", "1h"]].map(|flags| {
+        let mut command = station.command();
+        command
+            .args(["claim", "-q", "-g", "0.1"])
+            .args(flags)
+            .arg("--")
+            .args(shows);
+        text(&command.output().expect("runs"))
+    });
+    let plain = text(
+        &Command::new(shows[0])
+            .args(&shows[1..])
+            .output()
+            .expect("runs"),
+    );
+    before.thread_set_mask().expect("as before");
+    assert_ne!(plain, "SigBlk:\t0000000000000000\n");
+    assert_eq!(said, [plain.clone(), plain]);
+}
 
 #[test]
 fn a_waiting_claim_says_why_and_when_and_its_log_tells_the_rest() {

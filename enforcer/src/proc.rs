@@ -20,6 +20,6 @@ pub use read::{
     groups_of, has_mapped, key, mount_points, primary_gid, rights, stat, uid_of, uids, user_exists,
     user_name,
 };
-pub use sys::{default_signals, give_back_heap, share_one_heap};
+pub use sys::{end_by_sigpipe, give_back_heap, share_one_heap};
 pub use terminal::{Terminal, terminal};
 pub use trim::give_back_files;

@@ -22,7 +22,7 @@ const SHOWN_COMMAND: usize = 16 * 1024;
 pub(crate) fn claim(
     socket: Option<&Path>,
     args: &ClaimArgs,
-    child: bool,
+    child: Option<u64>,
     started_ns: u64,
 ) -> Outcome {
     if let Some(host) = &args.on {
@@ -81,7 +81,7 @@ pub(crate) fn claim(
         return Err(Failure::new(failure::USAGE, text).with_hint("add -t 2h, or --requeue"));
     }
     let parent = spec.lease_s.is_some() || spec.requeue;
-    if parent && !args.command.is_empty() && !child && supervise::wanted() {
+    if parent && !args.command.is_empty() && child.is_none() && supervise::wanted() {
         return supervise::run(socket);
     }
     let mut phases = Phases {
@@ -89,7 +89,9 @@ pub(crate) fn claim(
         parsed_ns: now_ns(),
         ..Phases::default()
     };
-    ends_with_parent(child);
+    if let Some(blocked) = child {
+        supervise::as_child(blocked);
+    }
     if spec.lazy && !spec.auto {
         dry_run::not_in_vain(socket, &spec)?;
     }
@@ -112,7 +114,7 @@ pub(crate) fn claim(
 pub(crate) fn shell(
     socket: Option<&Path>,
     args: &ShellArgs,
-    child: bool,
+    child: Option<u64>,
     started_ns: u64,
 ) -> Outcome {
     check_foreign(&args.size)?;
@@ -124,7 +126,7 @@ pub(crate) fn shell(
     let command = [exec::shell()];
     exec::look_for(&command[0])?;
     spec.command = shown_command(&command).into();
-    if spec.lease_s.is_some() && !child && supervise::wanted() {
+    if spec.lease_s.is_some() && child.is_none() && supervise::wanted() {
         return supervise::run(socket);
     }
     let mut phases = Phases {
@@ -132,7 +134,9 @@ pub(crate) fn shell(
         parsed_ns: now_ns(),
         ..Phases::default()
     };
-    ends_with_parent(child);
+    if let Some(blocked) = child {
+        supervise::as_child(blocked);
+    }
     let granted = request(socket, spec, args.size.quiet, &mut phases, own)?;
     if !args.size.quiet {
         out::note(&granted.message);
@@ -368,15 +372,6 @@ pub(crate) fn shown_command(command: &[OsString]) -> Vec<String> {
         shown.push(text.into_owned());
     }
     shown
-}
-
-/// A command whose gshare stays as its parent ends with it, as if they were one process.
-fn ends_with_parent(child: bool) {
-    if child && let Err(error) = nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL) {
-        out::note(&format!(
-            "gshare: warning: if this gshare process is killed, the command will keep running: {error}"
-        ));
-    }
 }
 
 /// The nearest `.gshare.toml`; files of other users are named and not used.

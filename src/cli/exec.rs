@@ -161,7 +161,7 @@ fn become_program(program: &OsStr, argv: &[OsString], environment: &Environment)
         Ok(ready) => ready,
         Err(error) => return error,
     };
-    gshare_enforcer::proc::default_signals();
+    gshare_enforcer::proc::end_by_sigpipe();
     let Err(error) = nix::unistd::execvpe(&program, &argv, &environment);
     error.into()
 }
@@ -199,7 +199,7 @@ fn through(
     let words = words(head.into_iter().chain(argv.iter().map(|a| a.as_bytes())))
         .and_then(|argv| Ok((argv, words(path.map(Vec::as_slice))?)));
     let (argv, path) = words.map_err(|e| failed("cannot be started", e))?;
-    gshare_enforcer::proc::default_signals();
+    gshare_enforcer::proc::end_by_sigpipe();
     let Err(error) = nix::unistd::execve(&argv[0], &argv, &path);
     Err(failed("cannot be started", error.into()))
 }

@@ -14,7 +14,8 @@ use std::time::Duration;
 
 use gshare_enforcer::proc::{self, ProcessKey};
 use gshare_proto::{Call, LeaseView, Reply};
-use nix::sys::signal::{SigSet, Signal, kill, raise};
+use nix::sys::prctl;
+use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill, raise};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
@@ -53,17 +54,16 @@ pub(crate) fn run(socket: Option<&Path>) -> Outcome {
     let mut argv = std::env::args_os();
     let name = argv.next().unwrap_or_else(|| OsString::from("gshare"));
     let argv: Vec<OsString> = argv.collect();
-    let mut mask = SigSet::empty();
-    for signal in PASSED_ON.into_iter().chain([Signal::SIGCHLD]) {
-        mask.add(signal);
-    }
-    mask.thread_block().map_err(io::Error::from)?;
+    let mask: SigSet = received().map(|(signal, _)| signal).collect();
+    let before = mask.thread_swap_mask(SigmaskHow::SIG_BLOCK);
+    let before = before.map_err(io::Error::from)?;
+    let blocked = received().filter(|(signal, _)| before.contains(*signal));
+    let blocked = blocked.fold(0, |bits, (_, bit)| bits | bit).to_string();
     let signals = SignalFd::with_flags(&mask, SfdFlags::SFD_CLOEXEC).map_err(io::Error::from)?;
     let status = loop {
-        // The child starts with no signal blocked.
         let child = Command::new("/proc/self/exe")
             .arg0(&name)
-            .arg(CHILD)
+            .args([CHILD, &blocked])
             .args(&argv)
             .spawn()?;
         let pid = Pid::from_raw(child.id().cast_signed());
@@ -89,6 +89,25 @@ pub(crate) fn run(socket: Option<&Path>) -> Outcome {
     match status {
         Ended::Exited(code) => Ok(code),
         Ended::Killed(signal) => die_of(signal),
+    }
+}
+
+/// The signals that the parent blocks to read them, each with its bit.
+fn received() -> impl Iterator<Item = (Signal, u64)> {
+    let all = PASSED_ON.into_iter().chain([Signal::SIGCHLD]);
+    all.map(|signal| (signal, 1 << (signal as u32)))
+}
+
+/// Makes this process a child of [`run`]: it ends with its parent, as if they were one process, and blocks only what
+/// the parent's caller blocks.
+pub(crate) fn as_child(blocked: u64) {
+    let own = received().filter(|(_, bit)| blocked & bit == 0);
+    let own: SigSet = own.map(|(signal, _)| signal).collect();
+    let done = own.thread_unblock();
+    if let Err(error) = done.and_then(|()| prctl::set_pdeathsig(Signal::SIGKILL)) {
+        out::note(&format!(
+            "gshare: warning: if this gshare process is killed, the command will keep running: {error}"
+        ));
     }
 }
 

@@ -67,9 +67,9 @@ pub struct Cli {
     )]
     pub socket: Option<PathBuf>,
 
-    /// Started by a gshare that watches over it.
+    /// Started by a gshare that watches over it; its caller blocks these signals, of those that it passes on.
     #[arg(long, hide = true)]
-    pub child: bool,
+    pub child: Option<u64>,
 
     /// What to do; nothing opens the screen.
     #[command(subcommand)]

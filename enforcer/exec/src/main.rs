@@ -105,7 +105,7 @@ fn exec(command: Vec<CString>, handover: &Handover) -> Refusal {
     let Ok(environment) = environment else {
         return Refusal::new(USAGE, "the environment passed to gshare-exec is damaged");
     };
-    sys::default_signals();
+    sys::end_by_sigpipe();
     let Err(error) = nix::unistd::execvpe(&command[0], &command, &environment);
     let name = command[0].to_string_lossy();
     let (code, why) = match error {

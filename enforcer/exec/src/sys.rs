@@ -134,15 +134,10 @@ pub(crate) fn character_major(fd: RawFd) -> Option<u64> {
     device.then(|| libc::major(found.st_rdev).into())
 }
 
-/// Default signals for a command: SIGPIPE ends it (this program's runtime ignores SIGPIPE), none is blocked.
-pub(crate) fn default_signals() {
-    // SAFETY: the default action needs no handler; the set is made before it is used.
-    unsafe {
-        libc::signal(libc::SIGPIPE, libc::SIG_DFL);
-        let mut none: libc::sigset_t = std::mem::zeroed();
-        libc::sigemptyset(&raw mut none);
-        libc::sigprocmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut());
-    }
+/// Makes SIGPIPE end the command: this program's runtime ignores it, and a command would inherit that.
+pub(crate) fn end_by_sigpipe() {
+    // SAFETY: the default action needs no handler.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
 }
 
 #[cfg(test)]

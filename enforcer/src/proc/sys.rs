@@ -139,15 +139,10 @@ pub(super) fn namespace_owner(namespace: BorrowedFd<'_>) -> io::Result<libc::uid
     }
 }
 
-/// Default signals for a program: SIGPIPE ends it, none is blocked. For the moment before exec.
-pub fn default_signals() {
-    // SAFETY: the default action needs no handler; the set is made before it is used.
-    unsafe {
-        libc::signal(libc::SIGPIPE, libc::SIG_DFL);
-        let mut none: libc::sigset_t = std::mem::zeroed();
-        libc::sigemptyset(&raw mut none);
-        libc::sigprocmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut());
-    }
+/// Makes SIGPIPE end this process, for the moment before exec: the runtime ignores it, and a program would inherit that.
+pub fn end_by_sigpipe() {
+    // SAFETY: the default action needs no handler.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
 }
 
 fn owned(fd: libc::c_long) -> io::Result<OwnedFd> {

@@ -165,7 +165,10 @@ fn draw_split(
         let columns = Layout::horizontal(vec![Constraint::Fill(1); across]).spacing(1);
         for (at, one) in columns.split(*row).iter().zip(all.by_ref()) {
             let used = view.or_dash(one.usage.used_gpu_s.map(hours));
-            let about = format!("  SM used {used} of {} GPU h", hours(one.usage.claimed_gpu_s));
+            let about = format!(
+                "  SM used {used} of {} GPU h",
+                hours(one.usage.claimed_gpu_s)
+            );
             scene.rows([line!(view; strong one.label.clone(), dim about)], *at);
             draw_chart(view, past, (Some(one), gpus), below(*at, 1), scene);
         }
