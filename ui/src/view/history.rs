@@ -208,8 +208,9 @@ fn title(view: &View<'_>, who: &str, cols: usize) -> Line<'static> {
     ];
     for (sign, word, style) in signs {
         let more = Line::from(vec![
-            span(format!("  {sign} "), style),
-            span(word, theme.dim),
+            span("  ", theme.dim),
+            span(sign, style),
+            span(format!(" {word}"), theme.dim),
         ]);
         if line.width() + more.width() <= cols {
             line.extend(more);
