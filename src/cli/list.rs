@@ -165,7 +165,9 @@ fn stay(snapshot: &Snapshot) -> String {
     let mut reasons: Vec<(&str, &str, Vec<&str>)> = Vec::new();
     // With one GPU there is no other GPU to move to.
     let several = snapshot.gpus.len() > 1;
-    for claim in &snapshot.claims {
+    // One that is offloaded, or moves, has its own words in its row.
+    let here = snapshot.claims.iter().filter(|c| c.place.word.is_none());
+    for claim in here {
         let levers = &claim.place.levers;
         let movable = levers.not_movable.as_ref().filter(|_| several);
         let (what, why) = match (&levers.not_detachable, movable) {
@@ -432,6 +434,10 @@ mod tests {
             stay(&snapshot),
             "c1, c3 cannot be offloaded, all for the same reason: it uses managed memory\n"
         );
+        for claim in &mut snapshot.claims {
+            claim.place.word = Some("offloaded".to_owned());
+        }
+        assert_eq!(stay(&snapshot), "");
     }
 
     #[test]

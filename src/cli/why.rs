@@ -195,7 +195,10 @@ fn runs(claim: &ClaimView, now_ms: u64) -> String {
     if let Some(over) = &claim.overuse {
         text += &format!("{}\n", plain(over));
     }
-    if let (Some(_), Some(why)) = (claim.slurm_job, &claim.place.levers.not_detachable) {
+    let is_here = claim.place.word.is_none();
+    if let (Some(_), Some(why), true) =
+        (claim.slurm_job, &claim.place.levers.not_detachable, is_here)
+    {
         text += &(messages::not_offloadable(&claim.id, plain(why)) + "\n");
     }
     if let Some(announced) = &claim.announced {

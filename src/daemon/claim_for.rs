@@ -50,7 +50,13 @@ pub(crate) fn order(
     if !peer.is_root() {
         let user = world.host.names.user(peer.uid);
         tracing::warn!("{user} tried to use gshare admin claim-for");
-        let text = format!("only root can make claims for others, and you are {user}");
+        let text = if peer.uid == 0 {
+            "only root can make claims for others, outside of containers and of units with a file system of their own \
+             (PrivateTmp= and the like)"
+                .to_owned()
+        } else {
+            format!("only root can make claims for others, and you are {user}")
+        };
         return Err(WireError::new(ErrorCode::NotPermitted, text)
             .with_hint("sudo gshare admin claim-for ..."));
     }

@@ -7,7 +7,7 @@ use std::path::Path;
 use gshare_proto::{Call, Reply, messages};
 
 use super::super::args::slurm::{ConfigArgs, FILES, SiteArgs};
-use super::health::{drained, node};
+use super::health::{down, drained, node};
 use super::{Not, Outcome, Site, conf, gres};
 use crate::command::failure::Failure;
 use crate::command::out;
@@ -326,6 +326,7 @@ pub(super) fn check(site: &Site) -> Outcome {
         Ok((config, node)) => {
             missing.extend(lacks(&config, &node));
             missing.extend(drained(&node));
+            missing.extend(down(&node));
         }
         Err(Failure { message, .. }) => missing.push(format!("Slurm does not answer: {message}")),
     }

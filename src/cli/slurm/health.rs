@@ -68,6 +68,15 @@ pub(super) fn drained(shown: &str) -> Option<String> {
     drained.then(|| format!("this node is drained ({own}); {next}"))
 }
 
+/// The note about a node that slurmctld counts as down.
+pub(super) fn down(shown: &str) -> Option<String> {
+    let after = |key: &str| shown.split_once(key).map_or("", |(_, rest)| rest);
+    let state = after("State=").split_whitespace().next().unwrap_or("");
+    let reason = after("Reason=").split(" [").next().unwrap_or("").trim();
+    let text = || format!("slurmctld counts this node as down ({reason}): see slurmd's log");
+    state.contains("DOWN").then(text)
+}
+
 /// This node's name in Slurm.
 pub(super) fn node() -> String {
     let set = ["SLURMD_NODENAME", "SLURM_NODE_NAME"];
@@ -97,5 +106,13 @@ mod tests {
         assert_eq!(next(&node("IDLE+DRAIN", "new fan"), None), None);
         assert_eq!(next(&node("MIXED+DRAIN", "new fan"), Some(SILENT)), None);
         assert_eq!(next(&node("MIXED", SILENT), None), None, "resumed by hand");
+    }
+
+    #[test]
+    fn a_node_whose_slurmd_is_gone_is_named() {
+        let gone = "NodeName=n1 State=DOWN+NOT_RESPONDING CPUs=8 Reason=Not responding [root@x]";
+        let said = down(gone).expect("named");
+        assert!(said.contains("as down (Not responding)"), "{said}");
+        assert_eq!(down("NodeName=n1 State=IDLE CPUs=8"), None);
     }
 }

@@ -48,9 +48,9 @@ impl HoldingRecord {
         !matches!(self, Self::Here | Self::Parked(_) | Self::Counted)
     }
 
-    /// In host memory by this cause.
+    /// In host memory by this cause, or on the way there.
     pub(crate) fn is_by(&self, cause: ParkedBy) -> bool {
-        matches!(self, Self::Parked(parked) if parked.by == cause)
+        matches!(self, Self::Parking { by, .. } | Self::Parked(ParkedRecord { by, .. }) if *by == cause)
     }
 }
 
@@ -69,4 +69,21 @@ pub(crate) struct ParkedRecord {
     pub(crate) since_ms: u64,
     /// It waits to be restored.
     pub(crate) back: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Otherwise `gshare restore` brings back the memory of a job that Slurm suspends just then.
+    #[test]
+    fn the_cause_holds_from_the_start_of_the_way_to_host_memory() {
+        let leaves = HoldingRecord::Parking {
+            freeze: false,
+            by: ParkedBy::Scheduler,
+            thawed: Vec::new(),
+        };
+        assert!(leaves.is_by(ParkedBy::Scheduler) && !leaves.is_by(ParkedBy::Idle));
+        assert!(!HoldingRecord::Here.is_by(ParkedBy::Scheduler));
+    }
 }
