@@ -979,6 +979,8 @@ fn options(slurm: &Slurm) {
         (own["usage"]["claimed_gpu_s"].as_f64() > Some(0.0)).then_some(())
     });
     assert_eq!(less.finish(), Some(0));
+    let held = words("salloc --gres=gshare:0.5 --gshare-mem=1G srun printenv GSHARE_GPU_MEM");
+    assert_eq!(slurm.says(ada, &held), (1u64 << 30).to_string());
     let refused = |words: &[&str], why: &str| {
         let output = slurm.output(ada, &[&half[..], words, &["true"]].concat());
         let said = text(&output);
@@ -1303,6 +1305,7 @@ fn jobs_stay_in_their_claim_however_they_run_and_end() {
     slurm.replace("plugstack.conf", &late, "\n");
     late_question(&slurm);
     one_limit_for_all(&slurm);
+    options(&slurm);
     let gshare = slurm.station.program().display().to_string();
 
     // A claim in the job is the job's: its size, its cgroup. One outside gets a GPU that Slurm does not have.

@@ -22,7 +22,7 @@ use std::time::Duration;
 use gshare_config::{Config, Mode, Silent, Slurm, SlurmGpus};
 use gshare_core::{Bytes, Share};
 use gshare_proto::{
-    AdminCall, Call, ClaimFor, ClaimSpec, Client, ClientError, Reply, SLURM_JOB, Wait,
+    AdminCall, Call, ClaimFor, ClaimSpec, Client, ClientError, Reply, ResizeSpec, SLURM_JOB, Wait,
 };
 
 use super::args::slurm::{SlurmArgs, SlurmCommand, TaskArgs};
@@ -213,24 +213,51 @@ fn task(site: &Site, args: &TaskArgs) -> Result<String, Failure> {
     let whole = given.shards.is_none();
     let conf = variable("SLURM_CONF");
     let rules = Rules::read(&conf);
-    let spec = spec(&site.config.slurm, &given, args)?;
+    let change = spec(&site.config.slurm, &given, args)?;
+    let without = TaskArgs {
+        mem: None,
+        limit: None,
+        ..args.clone()
+    };
+    let part = spec(&site.config.slurm, &given, &without)?;
     let cgroup = Cgroup::of(&site.config, args.job)?;
     let call = ClaimFor {
         uid: args.uid,
         name: format!("{SLURM_JOB}{}", args.job).into(),
-        spec: Box::new(spec),
+        spec: Box::new(part),
         cgroup: cgroup.name().into(),
         private: rules.private,
         filtered: rules.constrained,
     };
-    let why = match site.ask(Call::Admin(AdminCall::ClaimFor(Box::new(call)))) {
+    let ask = || site.ask(Call::Admin(AdminCall::ClaimFor(Box::new(call.clone()))));
+    let mut answer = ask();
+    // Another step may have made the claim, such as `extern`, which does not know the job's options.
+    if let (Ok(Reply::Granted(granted)), true) =
+        (&answer, args.mem.is_some() || args.limit.is_some())
+    {
+        let options = ResizeSpec {
+            id: granted.id.clone().into(),
+            mem: change.mem,
+            sm_limit_milli: change.sm_limit_milli.filter(|_| args.limit.is_some()),
+            wait: Wait::No,
+            ..ResizeSpec::default()
+        };
+        // Its new sizes are in what the tasks are told.
+        answer = site
+            .ask(Call::Resize(Box::new(options)))
+            .and_then(|_| ask());
+    }
+    let why = match answer {
         Ok(Reply::Granted(granted)) => {
             let mut text = job::lines(&granted, &cgroup, rules.constrained, args, &given.gpus);
             if !conf.is_empty() {
                 // For the service, which asks slurmctld about jobs that stand still.
                 text.push_str(&format!("conf {conf}\n"));
             }
-            job::keep(&site.jobs, args.job, &text)?;
+            // One of a step that knows the options stays.
+            if !args.is_extern || job::claim_of(&site.jobs, args.job).is_none() {
+                job::keep(&site.jobs, args.job, &text)?;
+            }
             return Ok(text);
         }
         Ok(other) => unexpected(&other).message,

@@ -27,6 +27,8 @@ pub(crate) struct Peer {
     pub(crate) pidfd: Option<Arc<PidFd>>,
     /// It runs on the machine itself, not in a container.
     pub(crate) on_machine: bool,
+    /// It is the machine's root below the cgroup of a claim, and counts for the claim's owner.
+    pub(crate) was_root: bool,
 }
 
 /// Whether this kernel provides handles on the connecting process (6.5 and later).
@@ -97,6 +99,7 @@ impl Peer {
             process: process.filter(|_| lives),
             pidfd: pidfd.filter(|_| lives).map(Arc::new),
             on_machine: on_machine && lives,
+            was_root: false,
         }))
     }
 
@@ -110,6 +113,7 @@ impl Peer {
             process: None,
             pidfd: None,
             on_machine: true,
+            was_root: false,
         }
     }
 

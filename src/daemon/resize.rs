@@ -22,7 +22,7 @@ use super::order::Order;
 use super::peer::Peer;
 use super::reasons;
 use super::world::World;
-use super::{ending, grant, mps, policy};
+use super::{ending, grant, mps, policy, slurm};
 
 fn change(spec: &ResizeSpec) -> Result<Change, WireError> {
     let share = |milli: Option<u32>| milli.map(Share::from_milli);
@@ -351,7 +351,10 @@ fn may_resize(
     spec: &ResizeSpec,
 ) -> Result<(ClaimId, Change), WireError> {
     let id = find(world, peer, &spec.id)?;
-    ending::may(world, peer, id, "resize")?;
+    // Slurm's plugin asks from the cgroup of its job.
+    if !(peer.was_root && world.claims.is_on_behalf(id)) {
+        ending::may(world, peer, id, "resize")?;
+    }
     let change = change(spec)?;
     let Some(live) = world.claims.get(&id) else {
         return Err(WireError::new(
@@ -374,6 +377,12 @@ fn may_resize(
                 "for another size: gshare release {id}, then claim again"
             )),
         );
+    }
+    for slice in &live.record.slices {
+        let share = Share::from_milli(slice.sm_milli);
+        if let Some(gpu) = world.gpus.gpu_index(&slice.uuid) {
+            slurm::has_room_for(world, gpu as u32, share, change.mem)?;
+        }
     }
     let of_the_gpu = change.share.is_some() || change.sm.is_some() || change.sm_limit.is_some();
     let slices = &live.record.slices;

@@ -1,6 +1,6 @@
 //! GPUs that Slurm allocates: jobs get claims on behalf there, and no other claims are granted.
 
-use gshare_core::{Admission, ClaimId, GpuFacts, Request, Share};
+use gshare_core::{Admission, Bytes, ClaimId, GpuFacts, Request, Share};
 use gshare_proto::{ErrorCode, SLURM_JOB, WireError};
 
 use super::claims::Asked;
@@ -48,21 +48,29 @@ pub(crate) fn names_its_gpus(world: &World<'_>, request: &Request) -> Result<(),
 
 /// Refuses more memory of another scheduler's GPUs than the allocated part: the rest is for others.
 pub(crate) fn stays_in_its_part(world: &World<'_>, request: &Request) -> Result<(), WireError> {
-    let gpus = world.machine.ledger().gpus();
-    for gpu in request.only_gpus.iter().filter(|g| is_foreign(world, **g)) {
-        let capacity = gpus.get(*gpu as usize).and_then(GpuFacts::capacity);
-        let part = capacity.map(|c| c.times(request.share));
-        if let (Some(mem), Some(part)) = (request.mem, part)
-            && mem > part
-        {
-            let text = format!(
-                "{mem} is too much memory: the job's part of GPU {gpu} ({}) has {part}",
-                request.share.short()
-            );
-            return Err(WireError::new(ErrorCode::Usage, text));
-        }
-    }
-    Ok(())
+    let mut gpus = request.only_gpus.iter();
+    let mem = request.mem;
+    gpus.try_for_each(|gpu| has_room_for(world, *gpu, request.share, mem))
+}
+
+/// Refuses more memory than this part of a GPU that Slurm gives out has.
+pub(crate) fn has_room_for(
+    world: &World<'_>,
+    gpu: u32,
+    share: Share,
+    mem: Option<Bytes>,
+) -> Result<(), WireError> {
+    let facts = world.machine.ledger().gpus().get(gpu as usize);
+    let facts = facts.filter(|_| is_foreign(world, gpu));
+    let part = facts.and_then(GpuFacts::capacity).map(|c| c.times(share));
+    let Some((mem, part)) = mem.zip(part).filter(|(mem, part)| mem > part) else {
+        return Ok(());
+    };
+    let text = format!(
+        "{mem} is too much memory: the job's part of GPU {gpu} ({}) has {part}",
+        share.short()
+    );
+    Err(WireError::new(ErrorCode::Usage, text))
 }
 
 /// The warning that Slurm has allocated this claim a GPU whose jobs together have more than the GPU.
@@ -119,7 +127,7 @@ fn size(request: &Request, capacity: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use gshare_core::{Bytes, Class, Size};
+    use gshare_core::{Class, Size};
 
     use super::*;
 

@@ -234,6 +234,7 @@ pub(crate) fn standing(world: &World<'_>, peer: Peer) -> Peer {
         Some(uid) => Peer {
             uid,
             gids: Arc::new([]),
+            was_root: peer.is_root(),
             on_machine: false,
             ..peer
         },

@@ -247,7 +247,7 @@ pub(super) fn compile(plugin: impl Display) -> String {
 }
 
 /// The mark of a compiled plugin that agrees with this gshare.
-pub(super) const MARK: &[u8] = b"gshare-plugin-4:";
+pub(super) const MARK: &[u8] = b"gshare-plugin-5:";
 
 /// The Slurm release of such a plugin, `22.05`.
 pub(super) fn built_for(plugin: &[u8]) -> Option<String> {

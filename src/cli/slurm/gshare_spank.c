@@ -33,7 +33,7 @@ SPANK_PLUGIN(gshare, 1);
 __attribute__((used)) static const struct {
 	char mark[16] __attribute__((nonstring));
 	uint32_t version;
-} built = { "gshare-plugin-4:", SLURM_VERSION_NUMBER };
+} built = { "gshare-plugin-5:", SLURM_VERSION_NUMBER };
 
 extern char **environ;
 
@@ -247,12 +247,13 @@ static void no_answer(void)
 }
 
 /* Starts `gshare slurm task`, which makes or finds the claim. */
-static int ask(int ac, char **av, const char *node, const char *has, uint32_t job, uid_t uid, const struct books *of)
+static int ask(int ac, char **av, const char *node, const char *has, uint32_t job, uid_t uid, const struct books *of,
+	       int is_extern)
 {
 	char number[16], user[16];
 	const char *program = argument(ac, av, "gshare", "/usr/bin/gshare");
 	const char *config = argument(ac, av, "config", NULL);
-	const char *words[32] = { program, "slurm", "task", "--job", number, "--uid", user, "--host", node,
+	const char *words[33] = { program, "slurm", "task", "--job", number, "--uid", user, "--host", node,
 				  "--gres", of->gres, "--node", has, "--account", of->account,
 				  "--queue", of->partition, "--queue", of->qos };
 	const char *options[][2] = { { "--mem", memory }, { "--limit", limit }, { "--config", config } };
@@ -265,6 +266,8 @@ static int ask(int ac, char **av, const char *node, const char *has, uint32_t jo
 			words[n++] = options[i][0];
 			words[n++] = options[i][1];
 		}
+	if (is_extern)
+		words[n++] = "--extern";
 	snprintf(number, sizeof(number), "%u", job);
 	snprintf(user, sizeof(user), "%u", (unsigned)uid);
 	if (pipe2(ends, O_CLOEXEC))
@@ -289,6 +292,18 @@ static int shows_gpus(spank_t sp)
 	       spank_getenv(sp, "SLURM_STEP_GPUS", value, sizeof(value)) != ESPANK_ENV_NOEXIST;
 }
 
+/* The step `extern` of a job begins before all others, and Slurm does not tell it the options of the job. The next step
+ * does: with options, it asks again. Returns whether it must; takes the mark away otherwise. */
+static int is_first(const char *path, char *text)
+{
+	char *mark = strstr(text, "\nextern\n");
+	if (!mark || memory || limit)
+		return mark != NULL;
+	memmove(mark + 1, mark + strlen("\nextern\n"), strlen(mark + strlen("\nextern\n")) + 1);
+	keep(path, text);
+	return 0;
+}
+
 /* Whether a step lacks the option or has the same value as its job. */
 static int is_the_jobs(const char *text, const char *key, const char *own)
 {
@@ -303,7 +318,7 @@ static void begin(spank_t sp, int ac, char **av)
 	char path[4096];
 	const char *dir = argument(ac, av, "dir", DIR), *node = getenv("SLURMD_NODENAME");
 	struct books of = { 0 };
-	uint32_t job = 0;
+	uint32_t job = 0, step = 0;
 	uid_t uid = -1;
 	char *has = NULL;
 
@@ -311,7 +326,8 @@ static void begin(spank_t sp, int ac, char **av)
 		return;
 	snprintf(path, sizeof(path), "%s/%u", dir, job);
 	todo = file(path);
-	if (todo) {
+	int is_extern = spank_get_item(sp, S_JOB_STEPID, &step) == ESPANK_SUCCESS && step == SLURM_EXTERN_CONT;
+	if (todo && (is_extern || !is_first(path, todo))) {
 		if (*todo && (!is_the_jobs(todo, "\nmem ", memory) || !is_the_jobs(todo, "\nlimit ", limit)))
 			todo = copy("refuse gshare: --gshare-mem and --gshare-limit are for the whole job: give them to sbatch, "
 				    "salloc or the srun that makes the job");
@@ -327,7 +343,7 @@ static void begin(spank_t sp, int ac, char **av)
 		keep(path, "");
 	} else {
 		parts = strstr(of.gres, "shard") != NULL;
-		if (!ask(ac, av, node, has, job, uid, &of))
+		if (!ask(ac, av, node, has, job, uid, &of, is_extern))
 			no_answer();
 	}
 	free(has);

@@ -191,6 +191,9 @@ pub(super) fn lines(
     for (name, value) in &granted.env_prepend {
         let _ = writeln!(text, "prepend {name}={value}");
     }
+    if args.is_extern {
+        text.push_str("extern\n");
+    }
     text
 }
 
@@ -279,6 +282,12 @@ mod tests {
             lines(&granted, cgroup, constrained, &args, gpus)
         };
         let own = Cgroup::Own("/sys/fs/cgroup/x/job_1".into());
+        let first = TaskArgs {
+            is_extern: true,
+            ..TaskArgs::default()
+        };
+        let first = lines(&granted, &own, false, &first, &[]);
+        assert!(first.ends_with("\nextern\n"), "{first}");
         assert_eq!(
             of(&own, false, &[2, 5]),
             "claim c1\nmem 1G\njoin /sys/fs/cgroup/x/job_1\nset A=b c\ngpu 2=GPU-a\ngpu 5=GPU-b\nprepend LD_LIBRARY_PATH=/lib\n"

@@ -158,6 +158,9 @@ pub struct TaskArgs {
     /// `--gshare-limit`: most compute
     #[arg(long)]
     pub limit: Option<String>,
+    /// For the step `extern`, which does not know the two options
+    #[arg(long = "extern")]
+    pub is_extern: bool,
 }
 
 /// What the manual says below the options.

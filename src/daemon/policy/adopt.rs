@@ -66,6 +66,7 @@ pub(crate) fn order(
         process: Some(process),
         pidfd: Some(Arc::new(pidfd)),
         on_machine: peer.on_machine,
+        was_root: false,
     };
     let (request, _, mut record) = convert::request(world, &owner, &spec)?;
     has_room_for_it(world, pid, &request, &held)?;
