@@ -116,7 +116,10 @@ fn off_without(args: &OffArgs, for_ms: Option<u64>) -> Result<AdminDone, Failure
 }
 
 fn failed(what: &str, state_dir: &Path, error: &std::io::Error) -> Failure {
-    let text = format!("gshare cannot {what}: {}: {error}", state_dir.display());
+    let text = format!(
+        "no service answers, and gshare cannot {what}: {}: {error}",
+        state_dir.display()
+    );
     Failure::new(failure::INTERNAL, text)
         .with_hint("if gshare uses another configuration file, name it with --config FILE")
 }
