@@ -89,9 +89,7 @@ pub(crate) fn claim(
         parsed_ns: now_ns(),
         ..Phases::default()
     };
-    if let Some(blocked) = child {
-        supervise::as_child(blocked);
-    }
+    supervise::as_child(child);
     if spec.lazy && !spec.auto {
         dry_run::not_in_vain(socket, &spec)?;
     }
@@ -134,9 +132,7 @@ pub(crate) fn shell(
         parsed_ns: now_ns(),
         ..Phases::default()
     };
-    if let Some(blocked) = child {
-        supervise::as_child(blocked);
-    }
+    supervise::as_child(child);
     let granted = request(socket, spec, args.size.quiet, &mut phases, own)?;
     if !args.size.quiet {
         out::note(&granted.message);

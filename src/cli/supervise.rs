@@ -98,9 +98,12 @@ fn received() -> impl Iterator<Item = (Signal, u64)> {
     all.map(|signal| (signal, 1 << (signal as u32)))
 }
 
-/// Makes this process a child of [`run`]: it ends with its parent, as if they were one process, and blocks only what
-/// the parent's caller blocks.
-pub(crate) fn as_child(blocked: u64) {
+/// If this process is a child of [`run`], it ends with its parent, as if they were one process, and blocks only what the
+/// parent's caller blocks.
+pub(crate) fn as_child(blocked: Option<u64>) {
+    let Some(blocked) = blocked else {
+        return;
+    };
     let own = received().filter(|(_, bit)| blocked & bit == 0);
     let own: SigSet = own.map(|(signal, _)| signal).collect();
     let done = own.thread_unblock();

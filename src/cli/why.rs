@@ -195,9 +195,9 @@ fn runs(claim: &ClaimView, now_ms: u64) -> String {
     if let Some(over) = &claim.overuse {
         text += &format!("{}\n", plain(over));
     }
-    let is_here = claim.place.word.is_none();
-    if let (Some(_), Some(why), true) =
-        (claim.slurm_job, &claim.place.levers.not_detachable, is_here)
+    let place = &claim.place;
+    if let (Some(_), Some(why)) = (claim.slurm_job, &place.levers.not_detachable)
+        && place.word.is_none()
     {
         text += &(messages::not_offloadable(&claim.id, plain(why)) + "\n");
     }

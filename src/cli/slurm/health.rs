@@ -41,40 +41,48 @@ enum Next<'a> {
 
 /// The action for a node in this state. A node drained for another reason is left alone.
 fn next<'a>(shown: &str, why: Option<&'a str>) -> Option<Next<'a>> {
-    let after = |key: &str| shown.split_once(key).map_or("", |(_, rest)| rest);
-    let state = after("State=").split_whitespace().next().unwrap_or("");
-    let drained = state.contains("DRAIN");
+    let drained = word(shown, "State=").contains("DRAIN");
     match why {
         Some(why) if !drained => Some(Next::Drain(why)),
-        None if drained && after("Reason=").starts_with(SILENT) => Some(Next::Resume),
+        None if drained && after(shown, "Reason=").starts_with(SILENT) => Some(Next::Resume),
         _ => None,
     }
 }
 
 /// The note about a node that gshare has drained, and how to resume it.
 pub(super) fn drained(shown: &str) -> Option<String> {
-    let after = |key: &str| shown.split_once(key).map_or("", |(_, rest)| rest);
-    let state = after("State=").split_whitespace().next().unwrap_or("");
-    let reason = after("Reason=");
+    let reason = after(shown, "Reason=");
     let own = [SILENT, NO_PLUGIN]
         .into_iter()
         .find(|r| reason.starts_with(r))?;
-    let name = after("NodeName=").split_whitespace().next().unwrap_or("");
+    let name = word(shown, "NodeName=");
     let next = match own {
         SILENT => "gshare slurm health resumes it when the service answers".to_owned(),
         _ => format!("when that is fixed: scontrol update nodename={name} state=resume"),
     };
-    let drained = state.contains("DRAIN");
+    let drained = word(shown, "State=").contains("DRAIN");
     drained.then(|| format!("this node is drained ({own}); {next}"))
 }
 
 /// The note about a node that slurmctld counts as down.
 pub(super) fn down(shown: &str) -> Option<String> {
-    let after = |key: &str| shown.split_once(key).map_or("", |(_, rest)| rest);
-    let state = after("State=").split_whitespace().next().unwrap_or("");
-    let reason = after("Reason=").split(" [").next().unwrap_or("").trim();
+    let reason = after(shown, "Reason=")
+        .split(" [")
+        .next()
+        .unwrap_or("")
+        .trim();
     let text = || format!("slurmctld counts this node as down ({reason}): see slurmd's log");
-    state.contains("DOWN").then(text)
+    word(shown, "State=").contains("DOWN").then(text)
+}
+
+/// What follows a key of `scontrol show node --oneliner`.
+fn after<'a>(shown: &'a str, key: &str) -> &'a str {
+    shown.split_once(key).map_or("", |(_, rest)| rest)
+}
+
+fn word<'a>(shown: &'a str, key: &str) -> &'a str {
+    let mut words = after(shown, key).split_whitespace();
+    words.next().unwrap_or("")
 }
 
 /// This node's name in Slurm.
