@@ -1355,13 +1355,10 @@ fn jobs_stay_in_their_claim_however_they_run_and_end() {
         let of = |c: &ClaimView| c.slurm_job == Some(number);
         (!slurm.claims().iter().any(of)).then_some(())
     };
-    let begin = |gpu: u32| {
-        let words = ["srun", "--time=5", "--gres=gpu:1", &client];
-        let mut job = Raw::start(slurm.command(ada, &words));
-        assert!(job.ask("alloc 1048576").starts_with("ok"));
+    let job_on = |gpu: u32| {
         let claims = slurm.claims();
         let own = claims.iter().find(|c| c.gpus[0].gpu == gpu);
-        (job, own.and_then(|c| c.slurm_job).expect("a job"))
+        own.and_then(|c| c.slurm_job).expect("a job")
     };
     let ended = |what: &str, number: u32, gpu: usize| {
         let one = format!("--jobs={number}");
@@ -1377,11 +1374,19 @@ fn jobs_stay_in_their_claim_however_they_run_and_end() {
         let used = board(&slurm.station).snapshot();
         assert_eq!(used.gpus[gpu].processes.len(), 0);
     };
-    let (mut limited, long) = begin(2);
+    let words = ["srun", "--time=5", "--gres=gpu:1", &client];
+    let mut limited = Raw::start(slurm.command(ada, &words));
+    assert!(limited.ask("alloc 1048576").starts_with("ok"));
+    let long = job_on(2);
     // slurmctld refuses a time that has passed when it hears of it.
     let soon = "EndTime=now+5seconds";
     slurm.says(0, &["scontrol", "update", &format!("job={long}"), soon]);
-    let (mut killed, number) = begin(3);
+    // A program that the end of its slurmstepd does not end.
+    let script = format!("(echo alloc 1048576; exec sleep 1000) | {client}");
+    let lasting = ["srun", "--gres=gpu:1", "sh", "-c", &script];
+    let mut killed = Raw::start(slurm.command(ada, &lasting));
+    assert!(killed.line().starts_with("ok"));
+    let number = job_on(3);
     kill_slurmstepd(&slurm.cgroup(number));
     slurm.says(0, &["scancel", &number.to_string()]);
     ended("slurmstepd killed", number, 3);

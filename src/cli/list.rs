@@ -202,10 +202,11 @@ pub(crate) fn queue(socket: Option<&Path>, args: &ListArgs) -> Outcome {
         let back = come_back(snapshot);
         let mut text = off_text(snapshot);
         if snapshot.queue.is_empty() {
-            text += if back.is_empty() {
-                "nothing waits\n"
-            } else {
-                &back
+            let slurm = snapshot.service.as_ref().is_some_and(|s| s.slurm);
+            text += match slurm {
+                _ if !back.is_empty() => &back,
+                true => "no claim waits; the jobs of Slurm: squeue\n",
+                false => "no claim waits\n",
             };
             return out::print(&text);
         }

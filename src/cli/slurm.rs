@@ -181,8 +181,7 @@ fn number() -> Result<u32, Failure> {
 
 fn epilog(site: &Site) -> Result<(), Failure> {
     let number = number()?;
-    let cgroup = job::own_cgroup(&site.config, number);
-    let left = cgroup.filter(|dir| !job::end(dir));
+    let left = job::Ended::of(&site.config, &site.jobs, number).clear();
     if let Some(id) = job::claim_of(&site.jobs, number) {
         // It may have ended with its cgroup; a silent service ends it when it is back.
         let _ = site.ask(Call::Release { id: id.into() });

@@ -211,9 +211,16 @@ impl Claims {
 /// The answer to a process that asks for a claim inside a claim on behalf: it joins that one and is not moved.
 pub(crate) fn joins_behalf(world: &World<'_>, peer: &Peer) -> Option<Result<Reply, WireError>> {
     let id = whose::behalf_of(world, peer.process?.pid)?;
-    let owner = world.claims.get(&id)?.record.uid;
+    let record = &world.claims.get(&id)?.record;
+    let owner = record.uid;
     if peer.uid == owner {
-        return Some(Ok(grant::granted(world, id)));
+        let mut reply = grant::granted(world, id);
+        if let Reply::Granted(granted) = &mut reply {
+            let name = record.name.as_deref().unwrap_or("the cgroup");
+            granted.message +=
+                &format!("\n  the claim of {name}: a size in the command does not change it");
+        }
+        return Some(Ok(reply));
     }
     let whose = world.host.names.user(owner);
     let text = format!("the programs of this cgroup belong to {id} of {whose}");

@@ -4,11 +4,12 @@ use std::fmt::Display;
 use std::fs;
 use std::path::Path;
 
+use gshare_enforcer::proc::lives_on_the_machine;
 use gshare_proto::{Call, Reply, messages};
 
 use super::super::args::slurm::{ConfigArgs, FILES, SiteArgs};
 use super::health::{down, drained, node};
-use super::{Not, Outcome, Site, conf, gres};
+use super::{Not, Outcome, Site, conf, gres, job};
 use crate::command::failure::Failure;
 use crate::command::out;
 
@@ -24,6 +25,9 @@ const WHERE: [&str; FILES.len()] = [
     "the plugin's source; to compile it: gshare slurm config gshare_spank.c | cc -shared -fPIC -O2 -x c - -o \
      /usr/local/lib/slurm/gshare_spank.so",
 ];
+
+/// What gshare's own configuration lacks.
+pub(super) const NO_GPUS: &str = "gshare.toml: gpus in [slurm] lists no GPU that Slurm gives out";
 
 /// What to restart after a change.
 pub(super) const RESTART: &str = "After a change of slurm.conf or gres.conf, restart slurmctld and every slurmd. After a change of \
@@ -294,7 +298,7 @@ fn rules_lack(conf: &str, per_gpu: u64) -> Vec<String> {
 pub(super) fn check(site: &Site) -> Outcome {
     let mut missing = Vec::new();
     if !site.is_on() {
-        missing.push("gshare.toml: gpus in [slurm] lists no GPU that Slurm gives out".to_owned());
+        missing.push(NO_GPUS.to_owned());
     }
     match site.ask(Call::Snapshot) {
         Ok(Reply::Snapshot(snapshot)) => {
@@ -315,6 +319,12 @@ pub(super) fn check(site: &Site) -> Outcome {
         }
         Err(Not::Refused(why)) => missing.push(format!("gshare's service: {why}")),
         _ => missing.push(messages::no_answer(site.socket.display())),
+    }
+    if let Some(slurmd) = job::slurmd(&site.jobs).filter(|pid| !lives_on_the_machine(*pid)) {
+        missing.push(format!(
+            "slurmd (process {slurmd}) has a file system of its own, so no job with a part of a GPU starts: remove \
+             PrivateTmp= and the like from slurmd's unit"
+        ));
     }
     let asked = site.scontrol(&["show", "config"]).and_then(|config| {
         Ok((

@@ -16,7 +16,7 @@ pub(super) fn run(site: &Site) -> Outcome {
     let why = match site.ask(Call::Env { id: "c0".into() }) {
         Err(Not::Silent) => Some(SILENT),
         // An answer about a missing claim is an answer.
-        _ => (!job::is_loaded(&site.jobs)).then_some(NO_PLUGIN),
+        _ => (job::slurmd(&site.jobs).is_none()).then_some(NO_PLUGIN),
     };
     let node = node();
     let name = format!("NodeName={node}");
@@ -49,30 +49,29 @@ fn next<'a>(shown: &str, why: Option<&'a str>) -> Option<Next<'a>> {
     }
 }
 
-/// The note about a node that gshare has drained, and how to resume it.
+/// The note about a drained node, and how it is resumed.
 pub(super) fn drained(shown: &str) -> Option<String> {
-    let reason = after(shown, "Reason=");
-    let own = [SILENT, NO_PLUGIN]
-        .into_iter()
-        .find(|r| reason.starts_with(r))?;
-    let name = word(shown, "NodeName=");
-    let next = match own {
+    let (reason, name) = (reason(shown), word(shown, "NodeName="));
+    let next = match reason {
         SILENT => "gshare slurm health resumes it when the service answers".to_owned(),
-        _ => format!("when that is fixed: scontrol update nodename={name} state=resume"),
+        NO_PLUGIN => format!("when that is fixed: scontrol update nodename={name} state=resume"),
+        _ => "gshare did not do that and does not resume it".to_owned(),
     };
     let drained = word(shown, "State=").contains("DRAIN");
-    drained.then(|| format!("this node is drained ({own}); {next}"))
+    drained.then(|| format!("this node is drained ({reason}); {next}"))
 }
 
 /// The note about a node that slurmctld counts as down.
 pub(super) fn down(shown: &str) -> Option<String> {
-    let reason = after(shown, "Reason=")
-        .split(" [")
-        .next()
-        .unwrap_or("")
-        .trim();
+    let reason = reason(shown);
     let text = || format!("slurmctld counts this node as down ({reason}): see slurmd's log");
     word(shown, "State=").contains("DOWN").then(text)
+}
+
+/// Why a node is drained or down, without by whom and when.
+fn reason(shown: &str) -> &str {
+    let reason = after(shown, "Reason=").split(" [").next();
+    reason.unwrap_or("").trim()
 }
 
 /// What follows a key of `scontrol show node --oneliner`.
@@ -114,6 +113,18 @@ mod tests {
         assert_eq!(next(&node("IDLE+DRAIN", "new fan"), None), None);
         assert_eq!(next(&node("MIXED+DRAIN", "new fan"), Some(SILENT)), None);
         assert_eq!(next(&node("MIXED", SILENT), None), None, "resumed by hand");
+        let said = |reason: &str| drained(&node("IDLE+DRAIN", reason)).expect("named");
+        assert!(
+            said(SILENT).contains("health resumes it"),
+            "{}",
+            said(SILENT)
+        );
+        let others = said("new fan");
+        assert!(
+            others.contains("(new fan); gshare did not do that"),
+            "{others}"
+        );
+        assert_eq!(drained(up), None);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 
 use super::super::args::slurm::{InstallArgs, SiteArgs, UninstallArgs};
 use super::conf::{self, Conf};
-use super::files::{self, RESTART};
+use super::files::{self, NO_GPUS, RESTART};
 use super::{Outcome, Site, gres};
 use crate::command::failure::{self, Failure};
 use crate::command::out;
@@ -54,6 +54,9 @@ pub(super) fn install(site: &Site, config: Option<&Path>, args: &InstallArgs) ->
             "Nothing is changed yet. To make these changes: gshare slurm install --write\n",
         )?;
         return Ok(0);
+    }
+    if !site.is_on() {
+        left.push(NO_GPUS.to_owned());
     }
     left.push(RESTART.to_owned());
     left.push("Then: gshare slurm check".to_owned());

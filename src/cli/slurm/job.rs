@@ -40,17 +40,16 @@ impl Rules {
     }
 }
 
-/// Whether slurmd has loaded the plugin, and steps, which load it again, still can.
-pub(super) fn is_loaded(jobs: &Path) -> bool {
-    let mark = fs::read_to_string(jobs.join("plugin")).unwrap_or_default();
+/// The pid of slurmd, if it has loaded the plugin, and steps, which load it again, still can.
+pub(super) fn slurmd(jobs: &Path) -> Option<i32> {
+    let mark = fs::read_to_string(jobs.join("plugin")).ok()?;
     let [release, pid, start, plugin] = mark.splitn(4, ' ').collect::<Vec<_>>()[..] else {
-        return false;
+        return None;
     };
     // One that was killed has left its mark.
-    let slurmd = pid.parse().ok().and_then(key);
-    let runs = slurmd.is_some_and(|slurmd| slurmd.start_ticks.to_string() == start);
+    let slurmd = key(pid.parse().ok()?).filter(|slurmd| slurmd.start_ticks.to_string() == start)?;
     let now = fs::read(plugin).ok().and_then(|bytes| built_for(&bytes));
-    runs && now.as_deref() == Some(release)
+    (now.as_deref() == Some(release)).then_some(slurmd.pid)
 }
 
 fn slurm_dir(conf: &str) -> PathBuf {
@@ -68,9 +67,14 @@ pub(super) fn keep(jobs: &Path, number: u32, text: &str) -> std::io::Result<()> 
 }
 
 pub(super) fn claim_of(jobs: &Path, number: u32) -> Option<String> {
+    kept(jobs, number, "claim ")
+}
+
+/// What the file of a job has after a word.
+fn kept(jobs: &Path, number: u32, word: &str) -> Option<String> {
     let text = fs::read_to_string(jobs.join(number.to_string())).ok()?;
-    let id = text.lines().find_map(|line| line.strip_prefix("claim "));
-    id.map(str::to_owned)
+    let value = text.lines().find_map(|line| line.strip_prefix(word));
+    value.map(str::to_owned)
 }
 
 /// Removes the file of a job.
@@ -132,19 +136,64 @@ fn own_below(point: &Path, config: &Config, number: u32) -> PathBuf {
     point.join(top).join(format!("job_{number}"))
 }
 
-/// The cgroup that gshare made for a job.
-pub(super) fn own_cgroup(config: &Config, number: u32) -> Option<PathBuf> {
-    let dir = own_below(&Mount::find().ok()?.point, config, number);
-    dir.is_dir().then_some(dir)
+/// The cgroups of an ended job: that which gshare made for it, and those of its steps in Slurm's, where programs remain
+/// if a slurmstepd was killed.
+pub(super) struct Ended {
+    own: Option<PathBuf>,
+    steps: Vec<PathBuf>,
 }
 
-/// Ends the remaining processes in the cgroup of an ended job, and removes it; false if it stays.
-pub(super) fn end(dir: &Path) -> bool {
+impl Ended {
+    pub(super) fn of(config: &Config, jobs: &Path, number: u32) -> Self {
+        let Ok(Mount { point, .. }) = Mount::find() else {
+            return Self {
+                own: None,
+                steps: Vec::new(),
+            };
+        };
+        let own = own_below(&point, config, number);
+        let slurms = kept(jobs, number, "cgroup ");
+        let slurms = slurms.map(|name| point.join(name.trim_start_matches('/')));
+        // With `RunInJob` in `PrologFlags`, this process is in one.
+        let here = path_of_pid(std::process::id().cast_signed()).unwrap_or_default();
+        let here = point.join(here.trim_start_matches('/'));
+        let dirs = slurms.and_then(|dir| fs::read_dir(dir).ok());
+        let dirs = dirs.into_iter().flatten().flatten().map(|dir| dir.path());
+        Self {
+            own: own.is_dir().then_some(own),
+            steps: dirs
+                .filter(|step| !here.starts_with(step))
+                .map(|step| step.join("user"))
+                .filter(|user| is_populated(user))
+                .collect(),
+        }
+    }
+
+    /// Ends the remaining processes, and removes gshare's cgroup; one that stays.
+    pub(super) fn clear(self) -> Option<PathBuf> {
+        let stays = self.own.iter().chain(&self.steps).find(|dir| !end(dir));
+        let stays = stays.cloned();
+        if let Some(own) = &self.own {
+            // A process that stays keeps it.
+            let _ = fs::remove_dir(own);
+        }
+        stays
+    }
+}
+
+/// Whether there are processes in a cgroup or below.
+fn is_populated(dir: &Path) -> bool {
+    let events = fs::read_to_string(dir.join("cgroup.events")).unwrap_or_default();
+    events.lines().any(|line| line == "populated 1")
+}
+
+/// Ends all processes in a cgroup of an ended job, which Slurm has lost; false if some stay.
+fn end(dir: &Path) -> bool {
     for _ in 0..50 {
-        if fs::remove_dir(dir).is_ok() || !dir.is_dir() {
+        if !is_populated(dir) {
             return true;
         }
-        // Slurm has ended the job; this is for processes that Slurm has lost.
+        // It may just have become empty.
         let _ = fs::write(dir.join("cgroup.kill"), "1");
         std::thread::sleep(Duration::from_millis(20));
     }
@@ -167,9 +216,11 @@ pub(super) fn lines(
             let _ = writeln!(text, "{key} {given}");
         }
     }
-    if let Cgroup::Own(dir) = cgroup {
-        let _ = writeln!(text, "join {}", dir.display());
-    }
+    let _ = match cgroup {
+        Cgroup::Own(dir) => writeln!(text, "join {}", dir.display()),
+        // For the epilog.
+        Cgroup::Slurms(name) => writeln!(text, "cgroup {name}"),
+    };
     let plain = |text: &str| !text.contains('\n');
     for (name, value) in granted.env.iter().filter(|(n, v)| plain(n) && plain(v)) {
         if name != "CUDA_VISIBLE_DEVICES" {
@@ -221,7 +272,7 @@ mod tests {
     fn a_plugin_that_slurmd_cannot_load_again_is_not_loaded() {
         let dir = tempfile::tempdir().unwrap();
         let jobs = dir.path().join("slurm");
-        assert!(!is_loaded(&jobs));
+        assert_eq!(slurmd(&jobs), None);
         keep(&jobs, 7, "claim c5\nset A=b\n").unwrap();
         let plugin = dir.path().join("gshare_spank.so");
         let own = key(std::process::id().cast_signed()).unwrap();
@@ -237,7 +288,7 @@ mod tests {
             fs::write(jobs.join("plugin"), mark).unwrap();
             let bytes = [MARK, &[8, minor, 22, 0]].concat();
             fs::write(&plugin, bytes).unwrap();
-            assert_eq!(is_loaded(&jobs), loaded);
+            assert_eq!(slurmd(&jobs), loaded.then_some(pid));
         }
         assert_eq!(claim_of(&jobs, 7).as_deref(), Some("c5"));
         forget(&jobs, 7);
@@ -295,7 +346,7 @@ mod tests {
         let slurms = Cgroup::Slurms("/s/job_1".to_owned());
         assert_eq!(
             of(&slurms, true, &[2, 5]),
-            "claim c1\nmem 1G\nset A=b c\ngpu /dev/nvidia4=GPU-a\ngpu /dev/nvidia7=GPU-b\n\
+            "claim c1\nmem 1G\ncgroup /s/job_1\nset A=b c\ngpu /dev/nvidia4=GPU-a\ngpu /dev/nvidia7=GPU-b\n\
              prepend LD_LIBRARY_PATH=/lib\n"
         );
     }

@@ -47,7 +47,8 @@ impl SlurmJob {
         }
         let start = match &self.start {
             Some(at) if is_far(at, chrono::Local::now()) => {
-                "Slurm expects no start within months: a running job has no time limit".to_owned()
+                "Slurm expects no start within months: running jobs have no time limit, or a long one"
+                    .to_owned()
             }
             Some(at) => format!("Slurm expects it to start at {at}"),
             None => "Slurm does not say yet when it starts".to_owned(),

@@ -66,7 +66,8 @@ pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
         return scene.rows(off_means(view, off, area.width.into()), area);
     }
     if n == 0 {
-        let none = match view.snapshot.service {
+        let none = match &view.snapshot.service {
+            Some(service) if service.slurm => "no claim waits; the jobs of Slurm: squeue",
             Some(_) => "nobody waits",
             None => "no service, so no queue",
         };
