@@ -3,6 +3,7 @@
 
 mod admin;
 mod file;
+mod fold;
 mod health;
 mod holding;
 mod older;
@@ -20,6 +21,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 pub(crate) use admin::DrainRecord;
 use file::{DOCUMENT, FORMAT, put_meta, signed};
 pub(crate) use file::{Journal, JournalError};
+use fold::Fold;
 pub(crate) use health::{Store, XidRecord};
 pub(crate) use holding::{HoldingRecord, ParkedRecord};
 pub(crate) use older::rewrite;
@@ -67,6 +69,9 @@ impl Journal {
         let before = journal.meta("epoch")?.and_then(|e| e.parse::<u64>().ok());
         journal.starts = before.unwrap_or(0) + 1;
         journal.set_meta("epoch", &journal.starts.to_string())?;
+        if journal.newer.is_none() {
+            journal.fold = Some(Fold::beside(&journal.db, path)?);
+        }
         Ok(journal)
     }
 
@@ -121,7 +126,8 @@ impl Journal {
             db.pragma_update(None, "auto_vacuum", "INCREMENTAL")
                 .map_err(failed)?;
         }
-        // WAL with synchronous = NORMAL loses nothing when the process is killed, and claims wait for no fsync.
+        // WAL with synchronous = NORMAL loses nothing when the process is killed, and claims wait for no fsync, which
+        // only folding makes.
         db.pragma_update(None, "journal_mode", "WAL")
             .map_err(failed)?;
         db.pragma_update(None, "synchronous", "NORMAL")
@@ -323,6 +329,7 @@ impl Journal {
 
 fn over(db: Connection, newer: Option<i64>) -> Journal {
     Journal {
+        fold: None,
         db,
         ended: Budget::default(),
         events: Budget::default(),

@@ -516,6 +516,7 @@ impl Service {
         ending::tidy_lingering(&mut self.effects);
         self.effects.journal.write_ends();
         self.effects.journal.forget_past();
+        self.effects.journal.fold();
         let (tick, at) = (
             self.effects.config.service.tick,
             self.features.attribution.at_ns(),

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use rusqlite::Connection;
 
+use super::fold::Fold;
 use super::past::{Budget, Ended};
 
 /// Why the journal failed.
@@ -37,6 +38,8 @@ pub(super) const DOCUMENT: i64 = 1;
 /// The open journal.
 #[derive(Debug)]
 pub(crate) struct Journal {
+    /// Dropped before the connection, which then is the last. A copy in memory has none.
+    pub(super) fold: Option<Fold>,
     pub(super) db: Connection,
     pub(super) ended: Budget,
     pub(super) events: Budget,
