@@ -203,10 +203,10 @@ pub(crate) fn queue(socket: Option<&Path>, args: &ListArgs) -> Outcome {
         let mut text = off_text(snapshot);
         if snapshot.queue.is_empty() {
             let slurm = snapshot.service.as_ref().is_some_and(|s| s.slurm);
-            text += match slurm {
-                _ if !back.is_empty() => &back,
-                true => "no claim waits; the jobs of Slurm: squeue\n",
-                false => "no claim waits\n",
+            text += &match slurm {
+                _ if !back.is_empty() => back,
+                true => format!("{}\n", messages::none_waits_here()),
+                false => "no claim waits\n".to_owned(),
             };
             return out::print(&text);
         }

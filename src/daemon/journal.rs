@@ -321,6 +321,13 @@ impl Journal {
         refused.expect("it is open");
     }
 
+    /// Once a second: has the log folded if it has grown.
+    pub(crate) fn fold(&mut self) {
+        if let Some(fold) = &mut self.fold {
+            fold.due(&self.db);
+        }
+    }
+
     /// Stores a value under a key.
     pub(crate) fn set_meta(&self, key: &str, value: &str) -> Result<(), JournalError> {
         put_meta(&self.db, key, value)
@@ -583,5 +590,34 @@ pub(super) mod tests {
             Journal::open(&junk),
             Err(JournalError::Open { .. })
         ));
+    }
+
+    #[test]
+    fn the_log_is_folded_by_the_thread_and_not_by_a_commit() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("gshare.db");
+        let mut journal = Journal::begin(&path).unwrap();
+        let size = || path.metadata().unwrap().len();
+        let before = size();
+        let long = "x".repeat(10_000);
+        for n in 0..600 {
+            journal.set_meta(&n.to_string(), &long).unwrap();
+        }
+        assert_eq!(
+            size(),
+            before,
+            "more than SQLite's own 1,000 pages, in the log only"
+        );
+        journal.fold();
+        for _ in 0..500 {
+            if size() > before + 6_000_000 {
+                break;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        assert!(size() > before + 6_000_000, "{}", size());
+        // A clean end leaves one file.
+        drop(journal);
+        assert!(!path.with_extension("db-wal").exists());
     }
 }

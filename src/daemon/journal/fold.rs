@@ -7,8 +7,6 @@ use std::thread::JoinHandle;
 
 use rusqlite::Connection;
 
-use super::Journal;
-
 /// Changed rows between two runs; each takes at most a few pages of the log.
 const ROWS: u64 = 200;
 /// Pages of the log after which a commit folds it itself, should the thread have ended.
@@ -54,15 +52,6 @@ impl Fold {
     }
 }
 
-impl Journal {
-    /// Once a second: has the log folded if it has grown.
-    pub(crate) fn fold(&mut self) {
-        if let Some(fold) = &mut self.fold {
-            fold.due(&self.db);
-        }
-    }
-}
-
 /// Leaves the last connection to the journal, which folds and removes the log when it closes.
 impl Drop for Fold {
     fn drop(&mut self) {
@@ -78,39 +67,5 @@ fn run(db: &Connection, poked: &Receiver<()>) {
         if let Err(error) = folded {
             tracing::warn!(%error, "the journal's log could not be folded");
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::Journal;
-
-    #[test]
-    fn the_log_is_folded_by_the_thread_and_not_by_a_commit() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("gshare.db");
-        let mut journal = Journal::begin(&path).unwrap();
-        let size = || path.metadata().unwrap().len();
-        let before = size();
-        let long = "x".repeat(10_000);
-        for n in 0..600 {
-            journal.set_meta(&n.to_string(), &long).unwrap();
-        }
-        assert_eq!(
-            size(),
-            before,
-            "more than SQLite's own 1,000 pages, in the log only"
-        );
-        journal.fold();
-        for _ in 0..500 {
-            if size() > before + 6_000_000 {
-                break;
-            }
-            std::thread::sleep(std::time::Duration::from_millis(20));
-        }
-        assert!(size() > before + 6_000_000, "{}", size());
-        // A clean end leaves one file.
-        drop(journal);
-        assert!(!path.with_extension("db-wal").exists());
     }
 }

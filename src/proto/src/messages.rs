@@ -59,6 +59,7 @@ catalogue! {
     not_offloadable(id = "c48", why = "it uses managed memory") "{id} cannot be offloaded: {why}"
     on_its_gpu(id = "c48") "{id} is already on its GPU"
     uses_more() "uses more than it has"
+    none_waits_here() "no claim waits; the jobs of Slurm: squeue"
     off_holds_nothing() "gshare is off: nothing limits or protects this claim"
     too_late(id = "c48") "too late: what was announced for {id} has begun"
 

@@ -1,7 +1,7 @@
 //! The short list of waiting claims: place, size, start, and what it waits for.
 
 use gshare_proto::counts::many;
-use gshare_proto::{OffView, QueueView};
+use gshare_proto::{OffView, QueueView, messages};
 use ratatui::layout::{Constraint, Rect};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Row as Cells, Table};
@@ -67,9 +67,9 @@ pub(super) fn draw(view: &View<'_>, area: Rect, scene: &mut Scene<'_>) {
     }
     if n == 0 {
         let none = match &view.snapshot.service {
-            Some(service) if service.slurm => "no claim waits; the jobs of Slurm: squeue",
-            Some(_) => "nobody waits",
-            None => "no service, so no queue",
+            Some(service) if service.slurm => messages::none_waits_here(),
+            Some(_) => "nobody waits".to_owned(),
+            None => "no service, so no queue".to_owned(),
         };
         let lines = match page {
             true => vec![line!(view; heading "WAITING"), line!(view; dim none)],
