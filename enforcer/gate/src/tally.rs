@@ -399,6 +399,12 @@ impl Tally {
         }
     }
 
+    /// Whether the stream's last grant is under this decision.
+    pub fn is_under(&self, word: Word, place: u64) -> bool {
+        let own = |cell: &Cell| cell.word.load(Relaxed) == word.0;
+        self.cell(place).is_some_and(own)
+    }
+
     /// Takes back the rest of a stream's grant, in nanoseconds.
     pub fn take_grant(&self, place: u64) -> u64 {
         self.cell(place).map_or(0, Cell::take_grant)

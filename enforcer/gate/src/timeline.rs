@@ -40,6 +40,8 @@ struct Lane {
     /// Recent measurements, which represent the unmeasured launches.
     seen: Seen,
     owed: [Option<Owed>; KINDS],
+    /// Its next launch has waited for a turn.
+    waited: bool,
     /// Its load since the last measured launch, if known. It is expected to run directly after that launch, until the
     /// next measurement tells when it was over.
     given: Load,
@@ -147,12 +149,35 @@ struct Stretch {
     wide: f64,
 }
 
+/// Where the load between two measured launches lies.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Lies {
+    /// The stream always had work: it fills this time, however long single launches took.
+    Throughout,
+    /// Right behind the first.
+    First,
+    /// Half of it follows the first and half leads up to the second: the idle time is in the middle.
+    Around,
+}
+
+impl Lies {
+    fn of(held: bool, waited: bool) -> Self {
+        match (held, waited) {
+            (true, _) => Self::Throughout,
+            (false, true) => Self::First,
+            (false, false) => Self::Around,
+        }
+    }
+}
+
 /// A launch whose end is awaited.
 #[derive(Debug, Clone, Copy)]
 struct Flying {
     place: u64,
     lane: usize,
     before: Load,
+    /// `before` was launched before a wait for a turn.
+    waited: bool,
     owed: [Option<Owed>; KINDS],
     fill: Option<Fill>,
     /// Its duration, if known.
@@ -258,6 +283,12 @@ impl Timeline {
         kind.many += 1;
     }
 
+    /// The stream's next launch has waited for a turn: what was launched before it had an earlier one.
+    pub fn waited(&mut self, place: u64) {
+        let lane = self.lane(place);
+        self.lanes[lane].waited = true;
+    }
+
     /// A launch is under way whose end will be seen; the launches of a stream end in the order of issue. `before` is
     /// the stream's load since the last one.
     pub fn issued(
@@ -273,6 +304,7 @@ impl Timeline {
         lane.flying += 1;
         lane.passed = 0;
         let owed = std::mem::take(&mut lane.owed);
+        let waited = std::mem::take(&mut lane.waited);
         let before = before.minus(lane.counted).plus(lane.priced);
         (lane.given, lane.priced, lane.counted) = Default::default();
         self.flying.push_back(Flying {
@@ -280,6 +312,7 @@ impl Timeline {
             is_blocked: false,
             lane: at,
             before,
+            waited,
             owed,
             fill,
             expected_ns,
@@ -361,7 +394,8 @@ impl Timeline {
             let seen = &mut self.lanes[flying.lane].seen;
             seen.held(start - from, before.busy_ns);
         }
-        self.put_before(flying.lane, from, start, before, held);
+        let lies = Lies::of(held, flying.waited);
+        self.put_before(flying.lane, from, start, before, lies);
         if let Some(fill) = flying.fill {
             self.put_fill(flying.lane, start, end, fill, needed);
         }
@@ -398,15 +432,13 @@ impl Timeline {
         alone as u64
     }
 
-    /// Places the load between two measured launches. If the stream always had work (`held`), the load fills this time,
-    /// however long single launches took. Otherwise it follows the first launch and leads up to the second, and the
-    /// idle time is in the middle.
-    fn put_before(&mut self, lane: usize, from_ns: u64, to_ns: u64, load: Load, held: bool) {
+    /// Places the load between two measured launches.
+    fn put_before(&mut self, lane: usize, from_ns: u64, to_ns: u64, load: Load, lies: Lies) {
         let gap = to_ns.saturating_sub(from_ns);
         if gap == 0 || load.busy_ns == 0 {
             return;
         }
-        if held {
+        if lies == Lies::Throughout {
             let sms = load.sm_ns as f64 / gap as f64;
             let fit = part(self.sms, sms);
             let seen = self.lanes[lane].seen;
@@ -444,13 +476,16 @@ impl Timeline {
             self.put(stretch);
             return;
         }
-        let half = load.busy_ns / 2;
+        let first = match lies {
+            Lies::First => load.busy_ns,
+            _ => load.busy_ns / 2,
+        };
         self.put(Stretch {
-            to_ns: from_ns + half,
+            to_ns: from_ns + first,
             ..stretch
         });
         self.put(Stretch {
-            from_ns: to_ns - (load.busy_ns - half),
+            from_ns: to_ns - (load.busy_ns - first),
             ..stretch
         });
     }
@@ -486,7 +521,7 @@ impl Timeline {
         for at in 0..LANES {
             let (lane, tail) = (self.lanes[at], self.lanes[at].tail());
             if tail.busy_ns > 0 && lane.ends_ns() <= heard {
-                self.put_before(at, lane.over_ns, lane.ends_ns(), tail, false);
+                self.put_before(at, lane.over_ns, lane.ends_ns(), tail, Lies::First);
                 let lane = &mut self.lanes[at];
                 lane.over_ns += tail.busy_ns;
                 (lane.counted, lane.priced) = (lane.given, Load::default());
@@ -603,7 +638,8 @@ impl Timeline {
             };
             if from > 0 {
                 let held = flying.issued_ns < from.saturating_sub(self.unsure_ns);
-                self.put_before(flying.lane, from, start, flying.before, held);
+                let lies = Lies::of(held, flying.waited);
+                self.put_before(flying.lane, from, start, flying.before, lies);
             }
             let Some(fill) = flying.fill else {
                 over[flying.lane] = start;
@@ -629,7 +665,7 @@ impl Timeline {
         for at in (0..LANES).filter(|at| Some(*at) != without) {
             let (lane, tail) = (self.lanes[at], self.lanes[at].tail());
             if tail.busy_ns > 0 {
-                self.put_before(at, lane.over_ns, lane.ends_ns(), tail, false);
+                self.put_before(at, lane.over_ns, lane.ends_ns(), tail, Lies::First);
                 ends = ends.max(lane.ends_ns());
             }
         }

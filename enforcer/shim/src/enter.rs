@@ -26,7 +26,6 @@ use crate::{
 /// # Errors
 /// `CUDA_ERROR_NOT_PERMITTED` if it may not use the driver: it is in a claim that cannot count it.
 /// `CUDA_ERROR_NO_DEVICE` if its claim gets no GPU now; the next call asks again.
-/// `CUDA_ERROR_NO_DEVICE` when its claim gets no GPU now; the next call asks again.
 pub(crate) fn enter() -> Result<(), CuResult> {
     let barred = Err(NOT_PERMITTED);
     let Some(page) = wiped() else {

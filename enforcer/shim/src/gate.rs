@@ -106,6 +106,8 @@ struct Flight {
     is_blocked: bool,
     /// [`Work::own_ns`].
     own_ns: Option<u64>,
+    /// What its stream launched before it had an earlier turn.
+    waited: bool,
     /// The member has a marker for it.
     marked: bool,
     /// The measured kind, if it counts.
@@ -127,6 +129,7 @@ impl Flight {
             due_ns: u64::MAX,
             is_blocked: false,
             own_ns: None,
+            waited: false,
             marked: false,
             measured: None,
             issued_ns: 0,
@@ -253,6 +256,8 @@ pub(crate) struct Trial {
     launch: Launch,
     /// Admitted by the gate, with this many further nanoseconds for its stream; `None`: measured only.
     grant_ns: Option<u64>,
+    /// The first one of its stream under this decision.
+    is_first: bool,
     /// The tally knows its fill.
     fills: bool,
     /// Events with the first one recorded, the stream for the second, and the time before the first was recorded.
@@ -470,6 +475,7 @@ impl Gate {
             let before = gpu.tally.take(place);
             let flight = Flight {
                 marked: true,
+                waited: true,
                 ..Flight::new(pair, place)
             };
             inner.fly(gpu, before, None, flight);
@@ -509,6 +515,7 @@ impl Gate {
                     measured: key.filter(|_| trial.fills),
                     call,
                     own_ns: work.own_ns(),
+                    waited: trial.is_first,
                     ..Flight::new(pair, place)
                 };
                 inner.fly(gpu, before, usual.map(|usual| usual.ns), flight);
@@ -585,6 +592,9 @@ impl Inner {
             own => Some(before.busy_ns + own.unwrap_or(0)),
         };
         let (issued_ns, place) = (flight.issued_ns, flight.place);
+        if flight.waited {
+            self.timeline.waited(place);
+        }
         if self.flights.iter().all(|other| other.place != place) {
             flight.expect(issued_ns);
         }

@@ -13,6 +13,8 @@ const STEP_NS: u64 = 100_000;
 const TICK_NS: u64 = 1_000_000_000;
 /// Ticks of a window.
 const WINDOW: u64 = 10;
+/// Launches of a stream that a turn allows ahead.
+const AHEAD: usize = 4;
 /// Length of a turn.
 const TURN_NS: u64 = 20_000_000;
 
@@ -77,6 +79,7 @@ impl Turns {
                     holder: next,
                     ends_ns: now + TURN_NS,
                 };
+                claims[next].turn();
             }
         }
         self.holder
@@ -144,9 +147,9 @@ pub(super) fn run(
             match sharing {
                 Sharing::Turns if many > 1 => {
                     let holder = turns.who(now, &mut claims);
-                    let through = now < turns.ends_ns;
-                    if through {
-                        claims[holder].launch(now, &mut board, 4);
+                    match now < turns.ends_ns {
+                        true => claims[holder].launch(now, &mut board, AHEAD),
+                        false => claims[holder].hold(now, &mut board, AHEAD),
                     }
                 }
                 _ => {

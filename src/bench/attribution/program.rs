@@ -2,12 +2,15 @@
 //!
 //! The proxy's counting is the real one (`gshare_gate::Tally`). The replacement of the shim's events and watcher
 //! follows the same rules: one launch in a few milliseconds of its stream is measured, and its end shows that all
-//! earlier work on the stream has ended.
+//! earlier work on the stream has ended. Where claims take turns, those launches are measured that the gate is asked
+//! for, and a launch that has to wait for a turn records an event behind the earlier ones of its stream.
 
 use std::collections::VecDeque;
 
 use gshare_core::attribution::{Reading, Running, Times};
-use gshare_gate::{Current, Fill, Key, Load, Step, Tally, Timeline, Word};
+use gshare_gate::{
+    CHUNK_NS, Current, Fill, Key, Load, MARKERS, Measure, Mode, Step, Tally, Timeline, Word,
+};
 use gshare_sim_board::{Finished, ImaginedBoard, Model, Shape, Work, resident_blocks};
 
 use super::dice::Dice;
@@ -16,7 +19,7 @@ use super::dice::Dice;
 const WAKE_NS: u64 = 60_000;
 /// Launches of each kernel before a program records a graph.
 const WARM: usize = 3;
-/// Maximum number of concurrent measurements.
+/// Maximum number of concurrent measurements that the gate does not need.
 const MEASURED: usize = 32;
 /// Maximum number of queued kernels: the board keeps no more per process.
 const ROWS: usize = 128;
@@ -100,20 +103,15 @@ impl Plan {
     }
 }
 
-/// A launch in a stream's queue, with its tickets and those of its events.
+/// A launch in a stream's queue, with its tickets and those of its events; or an event alone.
 #[derive(Debug)]
 struct Queued {
     last: u64,
-    measured: Option<Measured>,
+    /// The flight that its events measure.
+    measured: Option<u64>,
     start_ns: Option<u64>,
     first: u64,
     many: usize,
-}
-
-/// A launch between two events.
-#[derive(Clone, Copy, Debug)]
-struct Measured {
-    id: u64,
 }
 
 /// A measurement in flight: see `enforcer/shim/src/gate.rs`.
@@ -121,7 +119,8 @@ struct Measured {
 struct Flight {
     id: u64,
     place: u64,
-    key: Key,
+    /// `None`: an event behind earlier launches.
+    key: Option<Key>,
     /// Start and end.
     ran: Option<(u64, u64)>,
 }
@@ -133,6 +132,8 @@ struct Proxy {
     timeline: Timeline,
     flights: VecDeque<Flight>,
     next: u64,
+    /// The arbiter's decision.
+    word: Word,
     sms: u32,
     launches: u64,
     said: (u64, Load, Option<Current>),
@@ -221,6 +222,50 @@ impl Process {
         }
     }
 
+    /// It has a turn.
+    pub(super) fn turn(&mut self) {
+        self.proxy.word = self.proxy.word.next(Mode::Turn);
+    }
+
+    /// Its turn is over. The launch that waits first, on a stream with fewer than `most` launches, marks their end.
+    pub(super) fn hold(&mut self, now: u64, board: &mut ImaginedBoard, most: usize) {
+        if !self.wants(now) {
+            return;
+        }
+        let Some(stream) = self.streams.iter().position(|queue| queue.len() < most) else {
+            return;
+        };
+        if self.proxy.is_marked(stream) {
+            return;
+        }
+        let after = self.streams[stream].back().map_or(0, |queued| queued.last);
+        if let Some(ticket) = self.record(board, after) {
+            self.queued += 1;
+            self.streams[stream].push_back(Queued {
+                first: ticket,
+                last: ticket,
+                many: 1,
+                measured: Some(self.proxy.mark(now, stream)),
+                start_ns: None,
+            });
+        }
+    }
+
+    /// An event behind other work.
+    fn record(&self, board: &mut ImaginedBoard, after: u64) -> Option<u64> {
+        let work = Work {
+            gpu: 0,
+            context: self.context,
+            shape: None,
+            block_ns: 0,
+            transfer: None,
+            record: true,
+            meeting: (0, 0),
+            deps: [after, 0, 0, 0],
+        };
+        board.submit(self.id, &work).ok()
+    }
+
     /// Launches what the program wants to, at most `most` ahead.
     pub(super) fn launch(&mut self, now: u64, board: &mut ImaginedBoard, most: usize) {
         let depth = match self.plan.way {
@@ -260,21 +305,8 @@ impl Process {
         let first = self.next_kernel;
         let (key, fill) = self.known_as(first, count, board.model());
         let measured = self.proxy.launched(now, key, fill, stream, count as u64);
-        let record = |board: &mut ImaginedBoard, after: u64| {
-            let work = Work {
-                gpu: 0,
-                context: self.context,
-                shape: None,
-                block_ns: 0,
-                transfer: None,
-                record: true,
-                meeting: (0, 0),
-                deps: [after, 0, 0, 0],
-            };
-            board.submit(self.id, &work).ok()
-        };
         if measured.is_some() {
-            let Some(ticket) = record(board, after) else {
+            let Some(ticket) = self.record(board, after) else {
                 return false;
             };
             after = ticket;
@@ -307,7 +339,7 @@ impl Process {
             self.warm = self.warm.saturating_sub(1);
         }
         if measured.is_some() {
-            let Some(ticket) = record(board, after) else {
+            let Some(ticket) = self.record(board, after) else {
                 return false;
             };
             after = ticket;
@@ -377,9 +409,9 @@ impl Process {
                 }
                 if over.ticket == queued.last {
                     let (start, end) = (queued.start_ns, over.end_ns.unwrap_or(over.start_ns));
-                    if let Some(measured) = queued.measured {
+                    if let Some(id) = queued.measured {
                         let start = start.unwrap_or(over.start_ns).min(end);
-                        self.proxy.over(measured.id, start, end);
+                        self.proxy.over(id, start, end);
                     }
                     self.queued -= queued.many;
                     stream.pop_front();
@@ -400,6 +432,11 @@ impl Process {
     }
 }
 
+/// A stream's number; the program has one thread.
+fn place(stream: usize) -> u64 {
+    stream as u64 + 1
+}
+
 impl Proxy {
     fn launched(
         &mut self,
@@ -408,21 +445,59 @@ impl Proxy {
         fill: Fill,
         stream: usize,
         kernels: u64,
-    ) -> Option<Measured> {
+    ) -> Option<u64> {
         self.launches += kernels;
-        let place = stream as u64 + 1;
-        if self.tally.pass(Word::default(), key, true, place) == Step::Go {
+        let place = place(stream);
+        let step = self.tally.pass(self.word, key, true, place);
+        if step == Step::Go {
             return None;
         }
         if self.tally.known(key).is_none() {
             self.tally.know(key, fill);
         }
         let known = self.tally.known(key).is_some_and(|(_, ns)| ns.is_some());
-        if self.flights.len() >= MEASURED || !self.timeline.wants(place, known) {
+        let in_turns = self.word.mode() != Mode::Free;
+        let measured = match in_turns {
+            true => step == Step::Stop && self.flights.len() < MARKERS,
+            false => self.flights.len() < MEASURED && self.timeline.wants(place, known),
+        };
+        if !measured {
             let owed = self.tally.add_unmeasured(key, place);
             self.timeline.left_out(place, owed.map(|fill| (key, fill)));
             return None;
         }
+        if in_turns && !self.tally.is_under(self.word, place) {
+            self.timeline.waited(place);
+        }
+        let (fill, ns) = self.tally.known(key).unwrap_or_default();
+        let before = self.tally.begin(place);
+        self.timeline.issued(now, place, before, Some(fill), ns);
+        if in_turns {
+            let grant = match self.tally.expected(key) {
+                Some(expected) => CHUNK_NS.saturating_sub(expected.ns),
+                None => 0,
+            };
+            self.tally.grant(self.word, place, grant);
+        }
+        Some(self.fly(now, place, Some(key)))
+    }
+
+    /// Whether nothing was launched on a stream behind what is measured.
+    fn is_marked(&self, stream: usize) -> bool {
+        self.tally.is_marked(place(stream))
+    }
+
+    /// An event behind the launches of a stream.
+    fn mark(&mut self, now: u64, stream: usize) -> u64 {
+        let place = place(stream);
+        self.tally.grant(self.word, place, 0);
+        let before = self.tally.take(place);
+        self.timeline.waited(place);
+        self.timeline.issued(now, place, before, None, None);
+        self.fly(now, place, None)
+    }
+
+    fn fly(&mut self, now: u64, place: u64, key: Option<Key>) -> u64 {
         self.next += 1;
         self.flights.push_back(Flight {
             id: self.next,
@@ -430,14 +505,11 @@ impl Proxy {
             key,
             ran: None,
         });
-        let (fill, ns) = self.tally.known(key).unwrap_or_default();
-        let before = self.tally.begin(place);
-        self.timeline.issued(now, place, before, Some(fill), ns);
         // Behind other work of its stream, the end of that will tell soon enough.
         if self.flights.iter().filter(|f| f.place == place).count() == 1 {
             self.say(now);
         }
-        Some(Measured { id: self.next })
+        self.next
     }
 
     fn over(&mut self, id: u64, start_ns: u64, end_ns: u64) {
@@ -460,12 +532,14 @@ impl Proxy {
             let ran = Some((start, end));
             self.timeline
                 .given(flight.place, self.tally.given(flight.place));
-            let needs = self.tally.needs(flight.key).map(|load| load.busy_ns);
+            let needs = flight.key.and_then(|key| self.tally.needs(key));
+            let needs = needs.map(|load| load.busy_ns);
             let alone = self
                 .timeline
                 .landed(now, flight.place, ran, self.sms, needs, takes);
-            if let Some(alone) = alone {
-                self.tally.learn(flight.key, end - start, alone);
+            if let Some((key, alone)) = flight.key.zip(alone) {
+                self.tally.learn(key, end - start, alone);
+                self.tally.expect(key, end - start, Measure::Alone);
             }
             self.say(now);
         }

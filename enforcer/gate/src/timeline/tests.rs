@@ -251,3 +251,28 @@ fn a_stream_that_waits_holds_up_the_account_of_no_other() {
     timeline.landed(2001 * MS, 1, ran, 10, None, |_| None);
     assert_eq!(timeline.tell(2001 * MS).0, fill.during(101 * MS));
 }
+
+/// Two streams at work for the same 20 ms, then without a turn for 60 ms: only one launch of each turn is measured.
+#[test]
+fn what_was_launched_before_a_wait_for_a_turn_lies_before_it() {
+    let fill = Fill::of_grid(10, 1, 10, 4);
+    let busy = |waits: bool| {
+        let mut timeline = Timeline::default();
+        let mut measure = |place: u64, at: u64, before: u64| {
+            if waits {
+                timeline.waited(place);
+            }
+            let before = fill.during(before * MS);
+            timeline.issued(at * MS, place, before, Some(fill), Some(MS));
+            let (start, end) = (at * MS, (at + 1) * MS);
+            timeline.landed(end, place, Some((start, end)), 10, None, |_| None);
+        };
+        // The second stream is measured 10 ms later.
+        for (place, at, before) in [(1, 0, 0), (2, 10, 0), (1, 80, 19), (2, 90, 9)] {
+            measure(place, at, before);
+        }
+        timeline.tell(200 * MS).0.busy_ns / MS
+    };
+    assert_eq!(busy(true), 20 + 1 + 1);
+    assert!(busy(false) > 25, "{}", busy(false));
+}

@@ -41,10 +41,12 @@ pub(crate) fn closer(
 fn ask(process: &'static Process, gpu: &'static Gpu, launch: Launch) -> Pass {
     let gate = super::of(gpu);
     let fills = launch.work.meet(process, gpu);
+    let is_first = !gpu.tally.is_under(launch.word, launch.place);
     match gate.wait_for_turn(process, gpu, &launch) {
         Outcome::Free => Pass::Go,
         Outcome::Refused => Pass::Refused,
         Outcome::Go { word, grant_ns } => Pass::Measured(Box::new(Trial {
+            is_first: is_first || word.0 != launch.word.0,
             launch: Launch { word, ..launch },
             grant_ns: Some(grant_ns),
             fills,
@@ -69,6 +71,7 @@ fn measure(process: &'static Process, gpu: &'static Gpu, launch: Launch) -> Pass
     Pass::Measured(Box::new(Trial {
         launch,
         grant_ns: None,
+        is_first: false,
         fills: true,
         pair,
     }))
