@@ -75,6 +75,8 @@ struct Seen {
     needed_ns: f64,
     /// The same times the SMs that they fill.
     sm_ns: f64,
+    /// The part in which they fill all SMs.
+    full_ns: f64,
     /// Time in which the stream always had work, and the part of it that its launches explain: copies do not.
     held_ns: f64,
     given_ns: f64,
@@ -96,6 +98,7 @@ impl Seen {
             (&mut self.ns, 1.0),
             (&mut self.needed_ns, needed),
             (&mut self.sm_ns, fill.sms_milli as f64 / 1000.0),
+            (&mut self.full_ns, fill.full_milli as f64 / 1000.0),
         ] {
             *sum += stands_for * of - *sum / REMEMBERED;
         }
@@ -444,14 +447,17 @@ impl Timeline {
             let seen = self.lanes[lane].seen;
             let at_work = part(seen.given_ns, seen.held_ns);
             let waits = 1.0 - part(seen.needed_ns, seen.ns);
+            let needed = 1.0 - at_work * waits;
+            // While it is at work and does not wait, its launches may fill all SMs themselves.
+            let full = at_work * (1.0 - waits) * part(seen.full_ns, seen.ns) / needed.max(1e-9);
             self.put(Stretch {
                 lane,
                 from_ns,
                 to_ns,
                 began_ns: 0,
                 busy: at_work,
-                needed: 1.0 - at_work * waits,
-                full: 0.0,
+                needed,
+                full,
                 sms: sms * fit,
                 wide: (at_work * seen.sm_ns / seen.ns.max(1.0)).max(sms * fit),
                 warps: load.warp_ns as f64 / gap as f64 * fit,
@@ -579,11 +585,14 @@ impl Timeline {
                         active[many] = (stretch.began_ns, i);
                         many += 1;
                     }
-                    let full = stretch.full.min(stretch.sms / self.sms);
+                    let full = match stretch.began_ns {
+                        0 => stretch.full,
+                        _ => stretch.full.min(stretch.sms / self.sms),
+                    };
                     none_busy *= 1.0 - stretch.busy;
                     none_full *= (1.0 - full) * stretch.needed;
                     if full < 1.0 {
-                        partly += (stretch.sms - full * self.sms) / (1.0 - full);
+                        partly += ((stretch.sms - full * self.sms) / (1.0 - full)).max(0.0);
                     }
                     all_sms += stretch.sms;
                     wide += stretch.wide;
