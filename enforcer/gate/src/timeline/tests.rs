@@ -288,7 +288,7 @@ fn launches_that_fill_the_gpu_leave_no_sm_idle_while_others_wait_for_them() {
         busy_ns: 4 * MS,
         ..fill.during(2 * MS)
     };
-    let mut issue = |timeline: &mut Timeline, place: u64, before: Load| {
+    let issue = |timeline: &mut Timeline, place: u64, before: Load| {
         timeline.issued(0, place, before, Some(fill), Some(MS));
     };
     for place in [1, 2] {
