@@ -613,7 +613,7 @@ pub(super) mod tests {
             if size() > before + 6_000_000 {
                 break;
             }
-            std::thread::sleep(std::time::Duration::from_millis(20));
+            std::thread::sleep(Duration::from_millis(20));
         }
         assert!(size() > before + 6_000_000, "{}", size());
         // A clean end leaves one file.
