@@ -1,5 +1,6 @@
 //! `gshare why`, `gshare log` and `gshare keep`: one claim, in words.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
@@ -101,6 +102,11 @@ fn all_waiting(snapshot: &Snapshot) -> String {
             plain(&claim.user),
             plain(reason)
         );
+    }
+    let stuck = snapshot.claims.iter().filter_map(|c| c.turns?.stuck);
+    let told: BTreeSet<String> = stuck.map(|stuck| stuck.told()).collect();
+    for told in told {
+        text += &format!("{told}\n");
     }
     if !text.is_empty() {
         text += "gshare why ID explains one of them\n";
@@ -308,6 +314,12 @@ mod tests {
         let said = runs(&claim, 1000);
         let told = "c3 has run one kernel for 40s; GPU 0 cannot be shared meanwhile\n";
         assert!(said.contains(told), "{said}");
+        // Both claims that share the GPU know of it.
+        let snapshot = Snapshot {
+            claims: vec![claim.clone(), claim],
+            ..Snapshot::default()
+        };
+        assert_eq!(all_waiting(&snapshot).matches(told).count(), 1);
     }
 
     #[test]

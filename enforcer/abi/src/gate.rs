@@ -41,6 +41,14 @@ struct WorkWords {
     _pad: [AtomicU64; 7],
 }
 
+// As in the other pages, fields stay where 0.2 has them.
+const _: () = {
+    use std::mem::offset_of;
+    assert!(offset_of!(GateSlot, expected_ns) == 16 && offset_of!(GateSlot, said_ns) == 48);
+    assert!(offset_of!(GateSlot, held_ns) == 64 && offset_of!(GateSlot, work) == 128);
+    assert!(offset_of!(WorkWords, warps_milli) == 64 && size_of::<GateSlot>() == 256);
+};
+
 /// Sums over the launches of a process so far, and its work on the GPU now.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct WorkView {

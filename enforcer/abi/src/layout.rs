@@ -375,11 +375,46 @@ impl UsagePage {
     }
 }
 
+/// Programs keep the library that they started with, so the fields stay where 0.2 has them.
+macro_rules! stay {
+    ($($page:ty { $($field:ident $at:literal,)* })*) => {
+        $($(const _: () = assert!(std::mem::offset_of!($page, $field) == $at);)*)*
+    };
+}
+
+stay! {
+    LimitsPage {
+        magic 0, version 8, bytes 12, claim 16, uuid 24, token 40, epoch 48, state 56, gpu_index 60,
+        memory_cap_bytes 64, memory_request_bytes 72, context_overhead_bytes 80, granularity_bytes 88,
+        sm_request_permille 96, sm_limit_permille 100, claimable_bytes 104, heartbeat_ns 112,
+        mps_percentage_milli 120, mps_pinned_mib 124, turn 128,
+    }
+    Turn {
+        word 0, ends_ns 8, beat_ns 16, frame_offset_ns 24, frame_window_ns 32, ahead_ns 40, flags 48,
+    }
+    Slot {
+        charge 0, reserving 8, requested 16, context_bytes 24, allocations 32, generation 128, start_time 136,
+        pid 144, in_use 148, refusals 152, last_refused_bytes 160, last_refusal_ns 168, flags 176,
+        launches_seen 184, launched_ns 192, mps_sms 200, charge_peak 208, copy 216,
+    }
+    Stripe {
+        launches 0, copied 8,
+    }
+    UsagePage {
+        header 0, slots 4096, stripes 36864, gates 299008, marks 331776,
+    }
+    UsageHeader {
+        magic 0, version 8, bytes 12, claim 16, token 24, uuid 32, high_water 48,
+    }
+    Mark {
+        entry 0,
+    }
+}
+
 const _: () = assert!(size_of::<LimitsPage>() == LIMITS_BYTES);
 const _: () = assert!(size_of::<Slot>() == 256);
 const _: () = assert!(size_of::<UsageHeader>() == 4096);
 const _: () = assert!(size_of::<UsagePage>() == USAGE_BYTES);
-const _: () = assert!(std::mem::offset_of!(Slot, generation) == 128);
 const _: () = assert!(size_of::<Stripe>() == 128);
 const _: () = assert!(size_of::<Turn>() == 128);
 const _: () = assert!(size_of::<Mark>() == 64);

@@ -500,5 +500,40 @@ mod tests {
             Ok(Request::Register(expected.clone()))
         );
         assert_eq!(Request::Register(expected).bytes(), register);
+        for (hex, request) in [
+            (
+                "01677368020002000c000000010000000700000000000000",
+                Request::Want(Want { hint: Some(7) }),
+            ),
+            (
+                "0167736802000300080000000700000000000000",
+                Request::Launch(Launch { claim: 7 }),
+            ),
+        ] {
+            assert_eq!(request.bytes(), bytes(hex));
+            assert_eq!(Request::read(&bytes(hex)), Ok(request));
+        }
+        let recorded = [
+            "016773680200100064000000030000000000000002000000070707070707070707070707070707070500000009000000\
+             00000000080808080808080808080808080808087f000000ffffffffffffffff09000000633320c3bc205c2022010000\
+             000100000041060000002f7820227922",
+            "0167736802001000140000000000000000000000000000000000000000000000",
+            "01677368020011002a0000000400000000000000020000001a0000006e6565647320382e30204769423b202263312220\
+             686173206974",
+            "01677368020012000c000000040000000000000002000000",
+            "01677368020014000d00000009000000475055203120227822",
+            "016773680200130029000000080000006e6f5f636c61696d1900000070726f6365737320313220697320696e206e6f20\
+             636c61696d",
+        ];
+        for (hex, answer) in recorded.iter().zip(answers()) {
+            assert_eq!(answer.bytes(), bytes(hex));
+            assert_eq!(Answer::read(&bytes(hex)), Ok(answer));
+        }
+        assert_eq!(recorded.len(), answers().len());
+    }
+
+    fn bytes(hex: &str) -> Vec<u8> {
+        let at = |i| u8::from_str_radix(&hex[i..i + 2], 16).expect("hexadecimal");
+        (0..hex.len()).step_by(2).map(at).collect()
     }
 }

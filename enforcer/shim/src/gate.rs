@@ -51,6 +51,8 @@ const EARLY_PART: u64 = 32;
 /// A launch that the gate does not account for and that has not begun this long after its expected end waits for
 /// something other than the GPU.
 const BLOCKED_NS: u64 = 5_000_000;
+/// A launch from before the GPU was shared is reported once it has run for this long.
+const LONG_NS: u64 = 1_000_000_000;
 /// Longest wait of a context's end for its events.
 const PATIENCE_NS: u64 = 2_000_000_000;
 
@@ -73,8 +75,9 @@ struct Inner {
     member: Member,
     /// The events behind the member's markers; those of a stream are in launch order.
     flights: VecDeque<Flight>,
-    /// The arbiter's last information: whether threads wait, and whether work is on the GPU.
-    told: (bool, bool),
+    /// The arbiter's last information: whether threads wait, whether work is on the GPU, and since when a launch runs
+    /// that the gate did not admit.
+    told: (bool, bool, u64),
     /// Unused events.
     spare: Vec<Pair>,
     waiters: Vec<Waiter>,
@@ -177,7 +180,7 @@ impl Default for Gate {
             inner: Mutex::new(Inner {
                 member: Member::default(),
                 flights: VecDeque::with_capacity(MARKERS),
-                told: (false, false),
+                told: (false, false, 0),
                 spare: Vec::with_capacity(MARKERS),
                 waiters: Vec::new(),
                 next_flight: 0,
@@ -601,6 +604,14 @@ impl Inner {
         self.flights.push_back(flight);
         self.timeline
             .issued(issued_ns, place, before, fill, expected_ns);
+    }
+
+    /// Since when a long launch runs for which the gate was not asked, since nobody shared the GPU then; 0: none.
+    fn long_since_ns(&self, now: u64) -> u64 {
+        let there = self.flights.iter();
+        let there = there.filter(|f| f.is_head && !f.marked && !f.is_blocked && f.call.is_some());
+        let since = there.map(|f| f.over_ns - f.takes_ns.unwrap_or(0)).min();
+        since.filter(|since| now > since + LONG_NS).unwrap_or(0)
     }
 
     fn take_spare(&mut self, context: Handle) -> Vec<Pair> {

@@ -461,6 +461,21 @@ fn short_launches_need_as_much_as_they_take() {
     }
 }
 
+/// A kernel that began before anybody shared the GPU is reported with its beginning, and not any more when it is over.
+#[test]
+fn a_long_kernel_from_before_the_gpu_was_shared_is_reported() {
+    let rig = Rig::with_kernel("4s");
+    let (mut client, kernel, stream) = rig.member();
+    let began = monotonic_ns();
+    client.must(&format!("launch_on {kernel} {stream}"));
+    std::thread::sleep(Duration::from_millis(50));
+    rig.decide(Mode::Open, 0);
+    let said = rig.until("reported", |said| said.since_ns > 0);
+    assert!(said.since_ns.abs_diff(began) < 100 * MS, "{said:?}");
+    rig.until("over", |said| said.since_ns == 0);
+    assert!(monotonic_ns() - began > 3900 * MS);
+}
+
 /// The duration of a kernel beside a neighbour says nothing about its end in a turn.
 #[test]
 fn the_end_of_a_long_kernel_is_seen_soon() {

@@ -111,8 +111,12 @@ impl Gate {
             // The next launch must be reported.
             inner.member.refund(gpu.tally.take_grants());
         }
-        let signals = inner.member.signals(now);
-        let says = (signals.waiting, signals.busy);
+        let mut signals = inner.member.signals(now);
+        let long_since_ns = inner.long_since_ns(now);
+        if signals.since_ns == 0 {
+            signals.since_ns = long_since_ns;
+        }
+        let says = (signals.waiting, signals.busy, long_since_ns);
         let knock = (news || signals.knock || says != inner.told) && gpu.say(&signals);
         inner.told = says;
         let due = inner.due_ns();
