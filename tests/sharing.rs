@@ -97,6 +97,49 @@ impl Drop for Flood {
     }
 }
 
+/// It began while its claim was alone on the GPU, and the program launches nothing more.
+#[test]
+fn a_kernel_that_does_not_end_is_named_where_others_come_later() {
+    let station = station_with(|o| {
+        o.gpus = vec!["h100".to_owned(), "h100".to_owned()];
+        o.costs = "add_one 15s\n".to_owned();
+        o.config = "[claims]\nleftover-grace = \"1s\"\n".to_owned();
+    });
+    let why = || ok(&station, &["why"]);
+    let mut long = Raw::claim(&station, &["-q", "-g", "0.5", "--gpu-ids", "0"]);
+    assert_eq!(long.ask("start 1"), "ok");
+    // Time in which a claim that is alone would be named.
+    std::thread::sleep(Duration::from_secs(6));
+    assert_eq!(
+        why(),
+        "no claim waits; gshare why ID explains one that runs"
+    );
+    let _elsewhere = Raw::claim(&station, &["-q", "-g", "0.2", "--gpu-ids", "1"]);
+    let other = Raw::claim(&station, &["-q", "-g", "0.2", "--gpu-ids", "0"]);
+    let snapshot = station.snapshot().expect("served");
+    let [long_id, other_id] = [&long, &other].map(|raw| {
+        claim_of(&snapshot, raw.pid())
+            .expect("its claim")
+            .id
+            .clone()
+    });
+    let named = format!("{long_id} has run one kernel for ");
+    until("it is named", SOON, || {
+        why().starts_with(&named).then_some(())
+    });
+    for id in [&long_id, &other_id] {
+        has_all(
+            &ok(&station, &["why", id]),
+            &[&named, "GPU 0 cannot be shared meanwhile"],
+        );
+    }
+    assert_eq!(why().matches(&named).count(), 1);
+    assert_eq!(long.ask("sync"), "ok");
+    until("it is over", SOON, || {
+        (!why().contains(&named)).then_some(())
+    });
+}
+
 /// Fractions of the GPU's time that programs had in the next `length`.
 fn parts(station: &Station, floods: &[&Flood], length: Duration) -> Vec<f64> {
     let at = || {

@@ -112,8 +112,6 @@ pub(crate) struct Done {
     pub(crate) turns_ns: u64,
     /// Claims take turns on that GPU at present.
     pub(crate) contended: bool,
-    /// Claim whose running kernel blocks the GPU, and since when.
-    pub(crate) stuck: Option<(u64, u64)>,
 }
 
 #[derive(Debug, Default)]
@@ -187,8 +185,6 @@ struct Set {
     beyond: Vec<Entry>,
     /// Time of its next look without a doorbell.
     next_ns: Option<u64>,
-    /// Blocking claim of each GPU, and since when.
-    stuck: Vec<Option<(u64, u64)>>,
     /// Its figures were reported after its last look.
     is_told: bool,
     /// Sum of turns per claim at the last report.
@@ -530,10 +526,6 @@ impl Set {
                 None => turns.remove(gpu),
             };
         }
-        let shares = self.next_ns.is_some();
-        self.stuck = (0..gpus.len())
-            .map(|gpu| Arbiter::stuck(now, &claims, gpu).filter(|_| shares))
-            .collect();
         for entry in &self.claims {
             entry.turning.limits.turn_beat(now);
         }
@@ -566,8 +558,6 @@ impl Set {
             // A new arbiter counts from zero; the claim's figure continues.
             done.turns_ns += self.reported[&entry.claim].saturating_sub(before);
             done.contended = self.arbiter.is_contended();
-            let at = self.gpus.iter().position(|gpu| *gpu == entry.gpu);
-            done.stuck = at.and_then(|at| self.stuck.get(at).copied().flatten());
         }
     }
 }
@@ -756,35 +746,5 @@ mod tests {
             first.elsewhere(now, 2, &Turns::from([(1, (3, 7))])),
             (vec![], None)
         );
-    }
-
-    #[test]
-    fn a_kernel_that_runs_for_40_s_is_named_on_its_own_gpu() {
-        let dir = tempfile::tempdir().expect("a directory");
-        let made = [(1, 0), (1, 1), (2, 0), (2, 1)].map(|(c, g)| entry(dir.path(), c, g));
-        let entries: Vec<&Entry> = made.iter().map(|(entry, _)| entry).collect();
-        let mut sets = regroup(BTreeMap::new(), together(table(&entries)));
-        let set = sets.get_mut(&0).expect("both GPUs");
-        let now = monotonic_ns();
-        let since_ns = now - 40_000_000_000;
-        for (entry, usage) in &made {
-            let runs = (entry.claim, entry.gpu) == (1, 1);
-            let view = GateView {
-                busy: runs,
-                waiting: !runs,
-                since_ns: if runs { since_ns } else { 0 },
-                said_ns: now,
-                ..GateView::default()
-            };
-            usage.page().gates[entry.members[0].0].publish(&view);
-        }
-        let shared = Shared::default();
-        set.look(&mut Turns::new());
-        set.report(&shared);
-        let done = shared.done.lock().expect("no panic");
-        for claim in [1, 2] {
-            assert_eq!(done[&(1, claim)].stuck, Some((1, since_ns)));
-            assert_eq!(done[&(0, claim)].stuck, None, "that one is free");
-        }
     }
 }

@@ -6,6 +6,7 @@ use gshare_abi::host::{LimitsFile, UsageMemfd};
 use gshare_abi::{State, monotonic_ns};
 use gshare_config::ExcessTime;
 use gshare_core::{ClaimId, Held};
+use gshare_gate::Arbiter;
 use gshare_proto::{StuckView, TurnsView, messages};
 
 use super::arbiter::{Entry, Table, Turning};
@@ -99,6 +100,23 @@ pub(crate) fn take_turns(world: &World<'_>, gpu: usize) -> bool {
     gate_in_force(world).is_ok() && world.claims.values().filter(here).count() > 1
 }
 
+/// The kernel that keeps a GPU from being shared. The arbiter would not see one that began while nobody shared.
+fn stuck(world: &World<'_>, gpu: usize) -> Option<StuckView> {
+    let now = monotonic_ns();
+    let works = world.claims.iter().flat_map(|(id, live)| {
+        let here = live.seats.iter();
+        let here = here.filter(move |seat| seat.gpu == gpu && seat.turning.is_some());
+        let said = here.flat_map(|seat| seat.usage.gates());
+        said.map(|(.., said)| (id.0, said.since_ns))
+    });
+    let (claim, since_ns) = Arbiter::stuck(now, works)?;
+    take_turns(world, gpu).then(|| StuckView {
+        claim,
+        gpu,
+        seconds: now.saturating_sub(since_ns) / 1_000_000_000,
+    })
+}
+
 /// How a claim's share of GPU time is enforced.
 pub(crate) fn turns_view(world: &World<'_>, id: ClaimId, live: &Live) -> Option<TurnsView> {
     gate_in_force(world).ok()?;
@@ -113,11 +131,7 @@ pub(crate) fn turns_view(world: &World<'_>, id: ClaimId, live: &Live) -> Option<
         let view: &mut TurnsView = view.get_or_insert_default();
         let done = gates.done(seat.gpu, id.0).unwrap_or_default();
         view.contended |= done.contended;
-        view.stuck = view.stuck.or(done.stuck.map(|(claim, since_ns)| StuckView {
-            claim,
-            gpu: seat.gpu,
-            seconds: monotonic_ns().saturating_sub(since_ns) / 1_000_000_000,
-        }));
+        view.stuck = view.stuck.or_else(|| stuck(world, seat.gpu));
         view.turns_ms += done.turns_ns / 1_000_000;
         let held_back = seat.usage.gates().map(|(.., said)| said.waited_ns);
         view.held_back_ms += held_back.fold(0, u64::saturating_add) / 1_000_000;

@@ -349,14 +349,11 @@ impl Arbiter {
         }
     }
 
-    /// A claim whose work has been on that GPU of the set for too long, and since when.
-    pub fn stuck(now: u64, claims: &[Claim<'_>], gpu: usize) -> Option<(u64, u64)> {
-        let gated = claims.iter().filter(|c| c.is_gated);
-        let since = gated.flat_map(|c| {
-            let here = c.processes.iter().filter(|p| p.gpu == gpu);
-            here.map(|p| (c.id, p.since_ns))
-        });
+    /// A claim whose work has been on a GPU for too long, and since when; of the processes on it, each with its claim and
+    /// the start of its oldest work, 0 without one.
+    pub fn stuck(now: u64, since: impl IntoIterator<Item = (u64, u64)>) -> Option<(u64, u64)> {
         since
+            .into_iter()
             .filter(|(_, since)| *since > 0 && now.saturating_sub(*since) >= STUCK_NS)
             .min_by_key(|(_, since)| *since)
     }

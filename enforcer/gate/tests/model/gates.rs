@@ -375,7 +375,11 @@ impl Gate for Turns {
         let mut orders = Vec::new();
         let mut alive = |_: u64, p: usize| !sim.processes[p].stopped && !sim.processes[p].dead;
         let next = self.arbiter.step(sim.now, &claims, &mut alive, &mut orders);
-        self.stuck = Arbiter::stuck(sim.now, &claims, 0);
+        let works = |c: &Claim<'_>| -> Vec<_> {
+            let here = c.processes.iter().filter(|p| p.gpu == 0);
+            here.map(|p| (c.id, p.since_ns)).collect()
+        };
+        self.stuck = Arbiter::stuck(sim.now, claims.iter().flat_map(works));
         self.beat_ns = sim.now;
         for order in orders {
             let claim = order.id as usize;
