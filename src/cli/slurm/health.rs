@@ -16,7 +16,10 @@ pub(super) fn run(site: &Site) -> Outcome {
     let why = match site.ask(Call::Env { id: "c0".into() }) {
         Err(Not::Silent) => Some(SILENT),
         // An answer about a missing claim is an answer.
-        _ => (job::slurmd(&site.jobs).is_none()).then_some(NO_PLUGIN),
+        _ => match job::slurmd(&site.jobs) {
+            Some(_) => None,
+            None => Some(NO_PLUGIN),
+        },
     };
     let node = node();
     let name = format!("NodeName={node}");

@@ -171,8 +171,8 @@ impl Ended {
 
     /// Ends the remaining processes, and removes gshare's cgroup; one that stays.
     pub(super) fn clear(self) -> Option<PathBuf> {
-        let stays = self.own.iter().chain(&self.steps).find(|dir| !end(dir));
-        let stays = stays.cloned();
+        let all = self.own.iter().chain(&self.steps);
+        let stays = all.filter(|dir| !end(dir)).last().cloned();
         if let Some(own) = &self.own {
             // A process that stays keeps it.
             let _ = fs::remove_dir(own);
