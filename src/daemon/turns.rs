@@ -1,5 +1,6 @@
 //! The arbiter's table: the claims on each GPU, with their processes.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use gshare_abi::host::{LimitsFile, UsageMemfd};
@@ -7,7 +8,7 @@ use gshare_abi::{State, monotonic_ns};
 use gshare_config::ExcessTime;
 use gshare_core::{ClaimId, Held};
 use gshare_gate::Arbiter;
-use gshare_proto::{StuckView, TurnsView, messages};
+use gshare_proto::{ClaimView, StuckView, TurnsView, messages};
 
 use super::arbiter::{Entry, Table, Turning};
 use super::live::{Live, Seat};
@@ -100,21 +101,33 @@ pub(crate) fn take_turns(world: &World<'_>, gpu: usize) -> bool {
     gate_in_force(world).is_ok() && world.claims.values().filter(here).count() > 1
 }
 
-/// The kernel that keeps a GPU from being shared. The arbiter would not see one that began while nobody shared.
-fn stuck(world: &World<'_>, gpu: usize) -> Option<StuckView> {
+/// Names in claims that take turns the kernel that keeps a GPU of theirs from being shared. The arbiter would not see one
+/// that began while nobody shared.
+pub(crate) fn name_stuck(world: &World<'_>, views: &mut [ClaimView]) {
     let now = monotonic_ns();
-    let works = world.claims.iter().flat_map(|(id, live)| {
-        let here = live.seats.iter();
-        let here = here.filter(move |seat| seat.gpu == gpu && seat.turning.is_some());
-        let said = here.flat_map(|seat| seat.usage.gates());
-        said.map(|(.., said)| (id.0, said.since_ns))
+    let mut works: BTreeMap<usize, Vec<(u64, u64)>> = BTreeMap::new();
+    for (id, live) in world.claims.iter() {
+        for seat in live.seats.iter().filter(|seat| seat.turning.is_some()) {
+            let said = seat.usage.gates().map(|(.., said)| (id.0, said.since_ns));
+            works.entry(seat.gpu).or_default().extend(said);
+        }
+    }
+    let stuck = works.into_iter().filter_map(|(gpu, works)| {
+        let (claim, since_ns) = Arbiter::stuck(now, works)?;
+        let stuck = StuckView {
+            claim,
+            gpu,
+            seconds: now.saturating_sub(since_ns) / 1_000_000_000,
+        };
+        take_turns(world, gpu).then_some((gpu, stuck))
     });
-    let (claim, since_ns) = Arbiter::stuck(now, works)?;
-    take_turns(world, gpu).then(|| StuckView {
-        claim,
-        gpu,
-        seconds: now.saturating_sub(since_ns) / 1_000_000_000,
-    })
+    let stuck: BTreeMap<usize, StuckView> = stuck.collect();
+    for view in views {
+        if let Some(turns) = &mut view.turns {
+            let mut gpus = view.gpus.iter();
+            turns.stuck = gpus.find_map(|part| stuck.get(&(part.gpu as usize)).copied());
+        }
+    }
 }
 
 /// How a claim's share of GPU time is enforced.
@@ -131,7 +144,6 @@ pub(crate) fn turns_view(world: &World<'_>, id: ClaimId, live: &Live) -> Option<
         let view: &mut TurnsView = view.get_or_insert_default();
         let done = gates.done(seat.gpu, id.0).unwrap_or_default();
         view.contended |= done.contended;
-        view.stuck = view.stuck.or_else(|| stuck(world, seat.gpu));
         view.turns_ms += done.turns_ns / 1_000_000;
         let held_back = seat.usage.gates().map(|(.., said)| said.waited_ns);
         view.held_back_ms += held_back.fold(0, u64::saturating_add) / 1_000_000;

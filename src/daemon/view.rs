@@ -604,6 +604,7 @@ pub(crate) fn snapshot(known: &State<'_>) -> Snapshot {
         .filter(|(id, _)| !known.effects.claims.waiting.contains_key(id))
         .map(|(id, live)| claim_view(known, *id, live, &shown))
         .collect();
+    turns::name_stuck(&known.world(), &mut claims);
     claims.extend(auto::auto_views(&known.world(), known.features));
     let queue = queue_views(&known.world(), known.features, known.sizes);
     let mut gpus = shown.gpus;
