@@ -171,8 +171,12 @@ impl Ended {
 
     /// Ends the remaining processes, and removes gshare's cgroup; one that stays.
     pub(super) fn clear(self) -> Option<PathBuf> {
-        let all = self.own.iter().chain(&self.steps);
-        let stays = all.filter(|dir| !end(dir)).last().cloned();
+        let mut stays = None;
+        for dir in self.own.iter().chain(&self.steps) {
+            if !end(dir) {
+                stays = Some(dir.clone());
+            }
+        }
         if let Some(own) = &self.own {
             // A process that stays keeps it.
             let _ = fs::remove_dir(own);
