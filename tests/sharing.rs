@@ -114,10 +114,10 @@ fn a_kernel_that_does_not_end_is_named_where_others_come_later() {
         why(),
         "no claim waits; gshare why ID explains one that runs"
     );
-    let _elsewhere = Raw::claim(&station, &["-q", "-g", "0.2", "--gpu-ids", "1"]);
+    let elsewhere = Raw::claim(&station, &["-q", "-g", "0.2", "--gpu-ids", "1"]);
     let other = Raw::claim(&station, &["-q", "-g", "0.2", "--gpu-ids", "0"]);
     let snapshot = station.snapshot().expect("served");
-    let [long_id, other_id] = [&long, &other].map(|raw| {
+    let [long_id, other_id, elsewhere] = [&long, &other, &elsewhere].map(|raw| {
         claim_of(&snapshot, raw.pid())
             .expect("its claim")
             .id
@@ -134,6 +134,8 @@ fn a_kernel_that_does_not_end_is_named_where_others_come_later() {
         );
     }
     assert_eq!(why().matches(&named).count(), 1);
+    let said = ok(&station, &["why", &elsewhere]);
+    assert!(!said.contains(&named), "another GPU: {said}");
     assert_eq!(long.ask("sync"), "ok");
     until("it is over", SOON, || {
         (!why().contains(&named)).then_some(())
