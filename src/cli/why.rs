@@ -189,7 +189,7 @@ fn runs(claim: &ClaimView, now_ms: u64) -> String {
     }
     let span = Duration::from_millis(now_ms.saturating_sub(claim.since_ms));
     let mut text = format!(
-        "{} does not wait: it got its part of {} {} ago ({})\n",
+        "{} is in no queue: it got its part of {} {} ago ({})\n",
         claim.id,
         figures::gpus(claim.gpus.iter().map(|g| g.gpu)),
         show_duration(span),
