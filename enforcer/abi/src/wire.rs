@@ -530,6 +530,34 @@ mod tests {
             assert_eq!(Answer::read(&bytes(hex)), Ok(answer));
         }
         assert_eq!(recorded.len(), answers().len());
+        let plan = Plan {
+            claim: 7,
+            majors: vec![195, 510],
+            binds: vec![Bind {
+                from: "/a \"b\"".to_owned(),
+                device: 1,
+                inode: u64::MAX,
+                on: "/ü".to_owned(),
+            }],
+        };
+        let refused = LaunchAnswer::Refused {
+            code: "ended".to_owned(),
+            message: "c3 is ending".to_owned(),
+        };
+        for (hex, answer) in [
+            (
+                "016773680200150041000000070000000000000002000000c300000000000000fe010000000000000100000006000000\
+             2f61202262220100000000000000ffffffffffffffff030000002fc3bc",
+                LaunchAnswer::Go(plan),
+            ),
+            (
+                "01677368020013001900000005000000656e6465640c000000633320697320656e64696e67",
+                refused,
+            ),
+        ] {
+            assert_eq!(answer.bytes(), bytes(hex));
+            assert_eq!(LaunchAnswer::read(&bytes(hex)), Ok(answer));
+        }
     }
 
     fn bytes(hex: &str) -> Vec<u8> {

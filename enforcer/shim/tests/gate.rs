@@ -602,7 +602,7 @@ fn a_claim_that_ends_while_a_thread_waits_refuses_it() {
 }
 
 #[test]
-fn without_the_service_a_claim_keeps_to_its_own_request() {
+fn a_service_that_is_killed_while_the_gate_is_closed_leaves_the_claim_its_request() {
     let rig = Rig::new();
     let (mut client, kernel, stream) = rig.member();
     rig.decide(Mode::Open, 0);
