@@ -34,6 +34,27 @@ fn short_steps_beside_a_flood_take_longer_than_the_goal_where_changes_of_context
     assert!(slower(Costs::REAL, 0.75) <= 1.2);
 }
 
+/// Whole kernels of 1 ms run between two steps, one and a half on average if the flood keeps its part.
+#[test]
+fn short_steps_beside_a_flood_wait_longer_than_the_goal_where_changes_of_context_are_slow() {
+    let waits = |costs, kernels: f64| {
+        let (alone, costs_others) = step(costs);
+        costs_others + kernels * MS as f64 - alone
+    };
+    let kernels = |costs| 3.0 * step(costs).1 / MS as f64;
+    let (mean, often) = (kernels(Costs::HIGH), waits(Costs::HIGH, 2.0));
+    // All wait for one kernel, but one in a hundred.
+    let seldom = waits(Costs::HIGH, 1.0 + (mean - 1.0) * 100.0);
+    println!(
+        "100 us + 900 us, real:high: {mean:.1} kernels between two steps; at least half of the steps wait {:.2} ms, or \
+         one in a hundred {:.0} ms",
+        often / MS as f64,
+        seldom / MS as f64
+    );
+    assert!(mean > 1.4 && often > 1.3 * MS as f64 && seldom > 40.0 * MS as f64);
+    assert!(kernels(Costs::REAL) < 1.0 && waits(Costs::REAL, 1.0) < 1.3 * MS as f64);
+}
+
 /// A claim of two GPUs beside a light claim on each: light steps that wait for as long as allowed leave it the most. The
 /// work pauses for the steps of both, which fall together only if they wait for each other.
 #[test]
