@@ -44,7 +44,10 @@ fn of_job(snapshot: &Snapshot, job: u32) -> Result<Snapshot, Failure> {
     snapshot.claims.retain(|c| c.slurm_job == Some(job));
     if snapshot.claims.is_empty() {
         let text = format!("Slurm job {job} has no claim on this machine");
-        let hint = format!("it waits, has ended, or has no GPU here: squeue --jobs {job}");
+        let hint = format!(
+            "it waits, has ended, or has no GPU here. Tasks of an array have numbers of their own: squeue --jobs {job} \
+             --format '%A %i %T'"
+        );
         return Err(Failure::new(super::failure::USAGE, text).with_hint(hint));
     }
     Ok(snapshot)

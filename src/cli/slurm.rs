@@ -300,9 +300,13 @@ fn spec(slurm: &Slurm, given: &Given, args: &TaskArgs) -> Result<ClaimSpec, Fail
             ));
         }
     };
+    let listed = match &slurm.gpus {
+        SlurmGpus::These(names) => names.len() as u64 == gres::total(node, "gpu"),
+        SlurmGpus::All | SlurmGpus::None => true,
+    };
     let names = given.gpus.iter().map(|g| slurm.gpus.name(*g));
     let names: Option<Vec<String>> = names.collect();
-    let names = names.ok_or_else(|| {
+    let names = names.filter(|_| listed).ok_or_else(|| {
         usage("[slurm] gpus in gshare.toml must list as many GPUs as gres.conf, in the same order")
     })?;
     Ok(ClaimSpec {

@@ -496,6 +496,14 @@ pub struct ListArgs {
     pub watch: Option<Duration>,
 }
 
+/// The number of a Slurm job, or its claim's name.
+fn slurm_job(text: &str) -> Result<u32, &'static str> {
+    let number = text.strip_prefix(gshare_proto::SLURM_JOB).unwrap_or(text);
+    let how =
+        "expected the number of a Slurm job; that of a task of an array: squeue --format '%A %i'";
+    number.parse().map_err(|_| how)
+}
+
 /// `gshare ps`.
 #[derive(Args, Clone, Debug, Default)]
 pub struct PsArgs {
@@ -503,7 +511,7 @@ pub struct PsArgs {
     #[arg(short, long)]
     pub all: bool,
     /// Only the claim of Slurm job N: its use, and the part of a GPU that Slurm gave the job
-    #[arg(long, value_name = "N", conflicts_with = "all")]
+    #[arg(long, value_name = "N", conflicts_with = "all", value_parser = slurm_job)]
     pub job: Option<u32>,
     /// Print comma-separated values, memory in bytes
     #[arg(long, conflicts_with = "json")]

@@ -543,10 +543,19 @@ pub(crate) fn may(
         return Ok(());
     }
     if world.claims.is_on_behalf(id) {
-        let text = format!("root made {id} for the programs of a cgroup; only root can {verb} it");
-        return Err(
-            WireError::new(ErrorCode::NotPermitted, text).with_hint("ask your administrator")
-        );
+        let record = world.claims.get(&id).map(|l| &l.record);
+        let (of, hint) = match record.and_then(super::slurm::job_of) {
+            Some(job) => (
+                format!("{id} is the claim of Slurm job {job}"),
+                format!("to end the job: scancel {job}"),
+            ),
+            None => (
+                format!("root made {id} for the programs of a cgroup"),
+                "ask your administrator".to_owned(),
+            ),
+        };
+        let text = format!("{of}; only root can {verb} it");
+        return Err(WireError::new(ErrorCode::NotPermitted, text).with_hint(hint));
     }
     if owner == Some(peer.uid) {
         return Ok(());

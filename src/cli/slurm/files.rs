@@ -2,8 +2,10 @@
 
 use std::fmt::Display;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
+use gshare_config::SlurmGpus;
 use gshare_enforcer::proc::lives_on_the_machine;
 use gshare_proto::{Call, Reply, messages};
 
@@ -148,6 +150,14 @@ fn lists(value: &str, word: &str) -> bool {
     value.split(',').any(|w| w.trim() == word)
 }
 
+/// The `Gres=` of `scontrol show node --oneliner`.
+fn resources(node: &str) -> &str {
+    let mut words = node.split_whitespace();
+    words
+        .find_map(|w| w.strip_prefix("Gres="))
+        .unwrap_or_default()
+}
+
 /// Missing parts of Slurm's configuration, by Slurm's own output.
 fn lacks(config: &str, node: &str) -> Vec<String> {
     let mut missing = Vec::new();
@@ -156,11 +166,16 @@ fn lacks(config: &str, node: &str) -> Vec<String> {
             let text = fs::read_to_string(program).unwrap_or_default();
             text.contains(&format!("slurm {what}")) || text.contains(&format!("gshare-{what}"))
         };
-        if !values(config, key).any(runs) {
-            let program = value(config, key);
-            missing.push(format!(
-                "slurm.conf: {key}={program} does not run gshare slurm {what}"
-            ));
+        let mode = |program: &str| fs::metadata(program).map_or(0, |m| m.permissions().mode());
+        match values(config, key).find(|program| runs(program)) {
+            None => missing.push(format!(
+                "slurm.conf: {key}={} does not run gshare slurm {what}",
+                value(config, key)
+            )),
+            Some(program) if mode(program) & 0o111 == 0 => missing.push(format!(
+                "slurm.conf: {key}={program} cannot be executed: chmod 755 {program}"
+            )),
+            Some(_) => {}
         }
     }
     for (key, word) in [
@@ -211,10 +226,7 @@ fn lacks(config: &str, node: &str) -> Vec<String> {
             }));
         }
     }
-    let resources = node
-        .split_whitespace()
-        .find_map(|w| w.strip_prefix("Gres="));
-    let resources = resources.unwrap_or_default();
+    let resources = resources(node);
     let (gpus, shards) = (
         gres::total(resources, "gpu"),
         gres::total(resources, "shard"),
@@ -232,7 +244,9 @@ fn lacks(config: &str, node: &str) -> Vec<String> {
                  them, add TRESBillingWeights=\"GRES/gpu={per_gpu},GRES/shard=1\" to the partitions"
             ));
         }
-        missing.extend(rules_lack(conf, per_gpu));
+        let host = crate::figures::host();
+        let decides = values(config, "SlurmctldHost").any(|h| h.split('(').next() == Some(&host));
+        missing.extend(rules_lack(conf, per_gpu, decides));
     }
     missing
 }
@@ -262,14 +276,15 @@ pub(super) fn built_for(plugin: &[u8]) -> Option<String> {
     }
 }
 
-/// Missing parts of the Lua files beside slurm.conf on a node with this many shards per GPU.
-fn rules_lack(conf: &str, per_gpu: u64) -> Vec<String> {
+/// Missing parts of the Lua files beside slurm.conf on a node with this many shards per GPU. `decides`: slurmctld runs
+/// here.
+fn rules_lack(conf: &str, per_gpu: u64, decides: bool) -> Vec<String> {
     let mut missing = Vec::new();
     for name in ["job_submit.lua", "cli_filter.lua"] {
         let file = Path::new(conf).with_file_name(name);
         // slurmctld's files may only be on another host.
         let Ok(text) = fs::read_to_string(&file) else {
-            if name == "cli_filter.lua" {
+            if decides || name == "cli_filter.lua" {
                 missing.push(format!("{} does not exist", file.display()));
             }
             continue;
@@ -295,13 +310,30 @@ fn rules_lack(conf: &str, per_gpu: u64) -> Vec<String> {
     missing
 }
 
+/// What is wrong with `[slurm] gpus` where Slurm has this many GPUs of a machine with so many.
+fn wrong_gpus(gpus: &SlurmGpus, given: u64, there: usize) -> Option<String> {
+    let (have, text) = match gpus {
+        SlurmGpus::None => return None,
+        SlurmGpus::All => (there, format!("= \"all\" means the machine's {there}")),
+        SlurmGpus::These(names) => (names.len(), format!("lists {}", names.len())),
+    };
+    (given > 0 && have as u64 != given).then(|| {
+        format!(
+            "[slurm] gpus in gshare.toml {text}, and Slurm gives out {given} here: list those of gres.conf, in the same \
+             order, such as gpus = [2, 3]"
+        )
+    })
+}
+
 pub(super) fn check(site: &Site) -> Outcome {
     let mut missing = Vec::new();
+    let mut there = None;
     if !site.is_on() {
         missing.push(NO_GPUS.to_owned());
     }
     match site.ask(Call::Snapshot) {
         Ok(Reply::Snapshot(snapshot)) => {
+            there = Some(snapshot.gpus.len());
             let service = snapshot.service.unwrap_or_default();
             let stage = service.stage.filter(|s| s.machine < 2);
             if let Some(stage) = stage {
@@ -335,6 +367,8 @@ pub(super) fn check(site: &Site) -> Outcome {
     match asked {
         Ok((config, node)) => {
             missing.extend(lacks(&config, &node));
+            let given = gres::total(resources(&node), "gpu");
+            missing.extend(there.and_then(|n| wrong_gpus(&site.config.slurm.gpus, given, n)));
             missing.extend(drained(&node));
             missing.extend(down(&node));
         }
@@ -356,11 +390,30 @@ mod tests {
     use super::*;
 
     #[test]
+    fn gpus_that_are_not_those_of_slurm_are_named() {
+        let list = |n: usize| SlurmGpus::These(vec![String::new(); n]);
+        assert_eq!(wrong_gpus(&SlurmGpus::All, 4, 4), None);
+        assert_eq!(wrong_gpus(&list(2), 2, 4), None);
+        let all = wrong_gpus(&SlurmGpus::All, 2, 4).expect("others");
+        assert!(
+            all.contains("the machine's 4, and Slurm gives out 2"),
+            "{all}"
+        );
+        let short = wrong_gpus(&list(1), 2, 4).expect("one is missing");
+        assert!(short.contains("lists 1, and Slurm gives out 2"), "{short}");
+    }
+
+    #[test]
     fn what_slurm_lacks_is_reported_by_key() {
         let dir = tempfile::tempdir().unwrap();
         let file = |name: &str, text: &str| {
             fs::write(dir.path().join(name), text).unwrap();
             dir.path().join(name).display().to_string()
+        };
+        let program = |name: &str, text: &str| {
+            let path = file(name, text);
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+            path
         };
         let bytes = |release: [u8; 4]| [b"x ", MARK, &release, b"y"].concat();
         let all = lacks(
@@ -376,8 +429,8 @@ mod tests {
         let config = format!(
             "Epilog = {}\nHealthCheckProgram = {}\nJobSubmitPlugins = lua\nCliFilterPlugins = lua\nGresTypes = gpu,shard\n\
              PlugStackConfig = {}\n",
-            file("epilog", "#!/bin/sh\n/etc/slurm/gshare-epilog\n"),
-            file("health", "exec gshare slurm health\n"),
+            program("epilog", "#!/bin/sh\n/etc/slurm/gshare-epilog\n"),
+            program("health", "exec gshare slurm health\n"),
             file(
                 "plugstack.conf",
                 &format!("# gshare_spank.so\noptional {plugin} x=y\n")
@@ -399,6 +452,28 @@ mod tests {
         assert_eq!(lacks(&config, node), [""; 0]);
         let stack = dir.path().join("plugstack.conf").display().to_string();
         assert_eq!(lacks(&config.replace(&stack, "(null)"), node), [""; 0]);
+        // By hand, without the right to execute it.
+        let health = dir.path().join("health");
+        fs::set_permissions(&health, fs::Permissions::from_mode(0o644)).unwrap();
+        let still = lacks(&config, node);
+        assert!(
+            still.len() == 1 && still[0].contains("cannot be executed: chmod 755"),
+            "{still:?}"
+        );
+        fs::set_permissions(&health, fs::Permissions::from_mode(0o755)).unwrap();
+        // On the host of slurmctld, its rules are needed.
+        fs::rename(dir.path().join("job_submit.lua"), dir.path().join("away")).unwrap();
+        assert_eq!(lacks(&config, node), [""; 0]);
+        let host = crate::figures::host();
+        let here = lacks(
+            &format!("{config}SlurmctldHost[0] = {host}(127.0.0.1)\n"),
+            node,
+        );
+        assert!(
+            here.len() == 1 && here[0].contains("job_submit.lua does not exist"),
+            "{here:?}"
+        );
+        fs::rename(dir.path().join("away"), dir.path().join("job_submit.lua")).unwrap();
         // As Debian's own.
         fs::create_dir(dir.path().join("more")).unwrap();
         fs::rename(&stack, dir.path().join("more/gshare.conf")).unwrap();
