@@ -172,8 +172,11 @@ fn stay(snapshot: &Snapshot) -> String {
     let here = snapshot.claims.iter().filter(|c| c.place.word.is_none());
     for claim in here {
         let levers = &claim.place.levers;
+        // What holds for any job of Slurm, `gshare why` says.
+        let own = |why: &&String| *why != gshare_proto::MOVED_BY_SLURM;
         let movable = levers.not_movable.as_ref().filter(|_| several);
-        let (what, why) = match (&levers.not_detachable, movable) {
+        let detachable = levers.not_detachable.as_ref();
+        let (what, why) = match (detachable.filter(own), movable.filter(own)) {
             (Some(why), _) => ("offloaded", why),
             (None, Some(why)) => ("moved", why),
             (None, None) => continue,

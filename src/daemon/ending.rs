@@ -164,10 +164,12 @@ fn let_go(world: &World<'_>, peer: &Peer, ids: Vec<ClaimId>) -> Order {
     };
     let mut then: Vec<Command> = waiting.iter().map(withdraw).collect();
     for &id in &held {
-        let others = world.claims.get(&id).is_some_and(|l| l.record.uid != 0);
-        let cause = match peer.is_root() && others {
-            true => "released by root",
-            false => "released",
+        let record = world.claims.get(&id).map(|l| &l.record);
+        let record = record.filter(|_| peer.is_root());
+        let cause = match record {
+            Some(record) if super::slurm::job_of(record).is_some() => "its Slurm job ended",
+            Some(record) if record.uid != 0 => "released by root",
+            _ => "released",
         };
         let cause = cause.into();
         then.extend([

@@ -46,6 +46,9 @@ impl SlurmJob {
             return format!("Slurm job {job} ({name}): {}\n", self.state.to_lowercase());
         }
         let start = match &self.start {
+            _ if reason.to_lowercase().contains("held") => {
+                format!("It does not start before: scontrol release {job}")
+            }
             Some(at) if is_far(at, chrono::Local::now()) => {
                 "Slurm expects no start within months: running jobs have no time limit, or a long one"
                     .to_owned()
@@ -99,6 +102,8 @@ mod tests {
             waits,
             "Slurm job 12 (a|b) waits: Resources. Slurm expects it to start at 2026-11-26T15:00:00; more: scontrol show job 12\n"
         );
+        let held = text("12|PENDING|job requeued in held state|2026-11-26T15:00:00|a");
+        assert!(held.contains("before: scontrol release 12; more"), "{held}");
         let year = chrono::Local::now() + chrono::TimeDelta::days(365);
         let late = text(
             &year

@@ -210,7 +210,7 @@ fn may_park_now(
     if live.record.origin.behalf.is_some() {
         let stopped = levers.claims.get(&id).and_then(|l| l.stopped.as_ref());
         let plain = match slurm::job_of(&live.record) {
-            Some(_) => "it is a job of Slurm, whose memory moves when Slurm suspends or resumes it",
+            Some(_) => gshare_proto::MOVED_BY_SLURM,
             None => "root made it for the programs of a cgroup, which gshare does not move",
         };
         let stays = stopped.and_then(|s| s.stays.clone());

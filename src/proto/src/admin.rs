@@ -133,6 +133,10 @@ pub enum AdminCall {
 /// Prefix of the name of a Slurm job's claim, before the job's number.
 pub const SLURM_JOB: &str = "slurm-";
 
+/// Why such a claim cannot be offloaded by gshare alone.
+pub const MOVED_BY_SLURM: &str =
+    "it is a job of Slurm, whose memory moves when Slurm suspends or resumes it";
+
 /// A claim on behalf.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ClaimFor {

@@ -28,7 +28,8 @@ pub mod totals;
 pub use gshare_core::units;
 
 pub use admin::{
-    AdminCall, AdminDone, AuditEntry, ClaimFor, Conformance, DrainView, QuotaView, SLURM_JOB,
+    AdminCall, AdminDone, AuditEntry, ClaimFor, Conformance, DrainView, MOVED_BY_SLURM, QuotaView,
+    SLURM_JOB,
 };
 pub use bounds::{CommandLine, Label, List, Text, printable};
 pub use call::{
