@@ -407,7 +407,7 @@ mod tests {
     #[test]
     fn a_job_claims_what_its_shards_stand_for() {
         let node = "gpu:4(S:0-1),shard:32(S:0-1)";
-        let of = |gpus: &[u32], shards| {
+        let on = |node: &str, gpus: &[u32], shards| {
             let given = Given {
                 gpus: gpus.to_vec(),
                 shards,
@@ -428,11 +428,14 @@ mod tests {
             assert_eq!(*spec.gpu_ids[0], (gpus[0] + 4).to_string());
             Some((spec.gpus_milli?, spec.gpu_count?))
         };
+        let of = |gpus: &[u32], shards| on(node, gpus, shards);
         assert_eq!(of(&[3], Some(vec![2])), Some((250, 1)));
         assert_eq!(of(&[0, 3], None), Some((1000, 2)));
         assert_eq!(of(&[0, 3], Some(vec![4, 4])), Some((500, 2)));
         assert_eq!(of(&[0, 3], Some(vec![4, 2])), None);
         assert_eq!(of(&[0, 3], Some(vec![4])), None);
         assert_eq!(of(&[4], Some(vec![4])), None, "not listed");
+        // It may name other GPUs than Slurm means.
+        assert_eq!(on("gpu:3,shard:24", &[0], None), None, "a longer list");
     }
 }
