@@ -112,9 +112,11 @@ mod tests {
         );
         assert!(late.contains("no start within months"), "{late}");
         let held = text("12_3|PENDING|JobHeldUser|N/A|x");
+        assert!(held.contains("before: scontrol release 12_3;"), "{held}");
+        let unknown = text("12_3|PENDING|Priority|N/A|x");
         assert!(
-            held.contains("JobHeldUser. Slurm does not say yet"),
-            "{held}"
+            unknown.contains("Priority. Slurm does not say yet"),
+            "{unknown}"
         );
         assert_eq!(text("7|RUNNING|None|N/A|x"), "Slurm job 7 (x): running\n");
         assert_eq!(parsed("slurm_load_jobs error"), None);
