@@ -300,8 +300,9 @@ fn spec(slurm: &Slurm, given: &Given, args: &TaskArgs) -> Result<ClaimSpec, Fail
             ));
         }
     };
+    let there = gres::total(node, "gpu");
     let listed = match &slurm.gpus {
-        SlurmGpus::These(names) => names.len() as u64 == gres::total(node, "gpu"),
+        SlurmGpus::These(names) => there == 0 || names.len() as u64 == there,
         SlurmGpus::All | SlurmGpus::None => true,
     };
     let names = given.gpus.iter().map(|g| slurm.gpus.name(*g));

@@ -167,7 +167,9 @@ fn let_go(world: &World<'_>, peer: &Peer, ids: Vec<ClaimId>) -> Order {
         let record = world.claims.get(&id).map(|l| &l.record);
         let record = record.filter(|_| peer.is_root());
         let cause = match record {
-            Some(record) if super::slurm::job_of(record).is_some() => "its Slurm job ended",
+            Some(record) if super::slurm::job_of(record).is_some() => {
+                "its Slurm job ended, or root released it"
+            }
             Some(record) if record.uid != 0 => "released by root",
             _ => "released",
         };
