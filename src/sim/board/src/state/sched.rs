@@ -299,11 +299,17 @@ impl State {
         }
     }
 
+    /// Length of a slice on a GPU. Each GPU has its own timer, so the slices of two GPUs drift: two processes with
+    /// meetings would otherwise wait for each other for ever, each on the GPU on which the other is not.
+    fn slice_ns(&self, gpu: u64) -> u64 {
+        let slice = self.head.preset.slice_ns;
+        slice.saturating_add(gpu.saturating_mul(slice / 256))
+    }
+
     /// Gives the slice of each GPU to the next context if it is over; returns the time of the next slice end.
     fn take_turns(&mut self) -> u64 {
-        let slice = self.head.preset.slice_ns;
         let (now, mut next) = (self.head.now_ns, u64::MAX);
-        if slice == 0 {
+        if self.head.preset.slice_ns == 0 {
             return next;
         }
         let mut waiting: Vec<(u64, u64)> = self
@@ -316,6 +322,7 @@ impl State {
         waiting.dedup();
         let switch = self.head.preset.switch;
         for of_gpu in waiting.chunk_by(|a, b| a.0 == b.0) {
+            let slice = self.slice_ns(of_gpu[0].0);
             let gpu = usize::try_from(of_gpu[0].0).ok();
             let Some(g) = gpu.and_then(|gpu| self.gpus.get_mut(gpu)) else {
                 continue;

@@ -415,9 +415,31 @@ fn kernels_that_meet_wait_for_each_other_on_their_gpus() {
     s.advance(500 * US);
     let second = s.submit(a, &meets(1, 2)).expect("ok");
     s.advance(9_000 * US);
-    // The neighbour's slice began at 400.
+    // The neighbour's slice began at 400, and the second GPU's last 7 us longer.
     assert_eq!(
         (end(&s, first), end(&s, second)),
-        (Some(2_500), Some(2_500))
+        (Some(2_507), Some(2_507))
     );
+}
+
+/// Two processes, each with a meeting of both GPUs, whose slices begin on different GPUs.
+#[test]
+fn slices_of_two_gpus_are_not_apart_for_ever() {
+    let preset = Preset::by_name("real:high").expect("a preset");
+    let (mut s, a) = costly(&["h100", "h100"], preset);
+    let b = s.add_process(1, 101, 1001, 2, "second");
+    let meets = |gpu, context, number| Work {
+        meeting: (number, 2),
+        ..kernel(gpu, context, 1, 32, 100)
+    };
+    let mut tickets = vec![
+        s.submit(a, &meets(0, 1, 7)).expect("ok"),
+        s.submit(b, &meets(1, 4, 8)).expect("ok"),
+    ];
+    s.advance(500 * US);
+    tickets.push(s.submit(a, &meets(1, 2, 7)).expect("ok"));
+    tickets.push(s.submit(b, &meets(0, 3, 8)).expect("ok"));
+    s.advance(1_000_000 * US);
+    let ends: Vec<_> = tickets.iter().map(|t| end(&s, *t)).collect();
+    assert!(ends.iter().all(Option::is_some), "{ends:?}");
 }
