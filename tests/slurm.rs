@@ -802,7 +802,7 @@ fn a_part_of_a_gpu_that_slurm_gave_out_binds() {
     });
     let own = slurm.tells(ada, &["why"]);
     assert!(own.starts_with(&format!("Slurm job {batch} ")), "{own}");
-    let none = "no claim waits; gshare why ID explains one that runs";
+    let none = "no claim waits; the jobs of Slurm: squeue; gshare why ID explains one that runs";
     assert_eq!(slurm.tells(bob, &["why"]), none);
     slurm.says(0, &["scancel", &batch]);
 
@@ -989,7 +989,10 @@ fn options(slurm: &Slurm) {
     };
     refused(&["--gshare-mem=12"], "a size with a unit");
     refused(&["--gshare-limit=2"], "a part of a GPU");
-    refused(&["--gshare-mem=1T"], "more than 50 of 100 shards stand for");
+    refused(&["--gshare-mem=1T"], "for 50 of 100 shards. Ask for less memory");
+    refused(&["--gshare-mem=60G"], "Ask for --gres=gshare:0.7");
+    refused(&["--gres=gshare:0.25,gshare:0.5"], "Write one size");
+    refused(&["--gres=none", "--gshare-mem=1G"], "Add --gres=gshare:0.5");
     refused(
         &["--gshare-limit=0.4"],
         "less than the job's part of a GPU (0.5)",

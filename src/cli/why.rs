@@ -38,7 +38,11 @@ pub(crate) fn why(socket: Option<&Path>, args: &ClaimIdArgs) -> Outcome {
         return if args.json {
             out::json(&all).map(|()| 0)
         } else if text.is_empty() {
-            out::print("no claim waits; gshare why ID explains one that runs\n").map(|()| 0)
+            let none = match slurm {
+                true => messages::none_waits_here(),
+                false => "no claim waits".to_owned(),
+            };
+            out::print(&format!("{none}; gshare why ID explains one that runs\n")).map(|()| 0)
         } else {
             out::print(&text).map(|()| 0)
         };
@@ -197,6 +201,11 @@ fn runs(claim: &ClaimView, now_ms: u64) -> String {
     );
     if let Some(stuck) = claim.turns.and_then(|turns| turns.stuck) {
         text += &format!("{}\n", stuck.told());
+    } else if let Some(turns) = claim.turns.filter(|turns| turns.contended) {
+        text += &format!(
+            "it takes turns with other claims now; its launches have waited for {} in all\n",
+            show_duration(Duration::from_millis(turns.held_back_ms))
+        );
     }
     if let Some(over) = &claim.overuse {
         text += &format!("{}\n", plain(over));

@@ -175,12 +175,16 @@ pub enum Command {
             started again in a claim.")]
     Adopt(AdoptArgs),
     /// Say why a claim waits, its earliest start, and which size would start now
-    #[command(after_long_help = "Example:\n  gshare why c22")]
+    #[command(after_long_help = "Examples:\n  \
+            gshare why          each claim that waits, and each of your jobs that waits in Slurm\n  \
+            gshare why c22      one claim\n  \
+            gshare why 4711     one job of Slurm")]
     Why(ClaimIdArgs),
     /// Show the history of a claim, running or ended
     #[command(after_long_help = "Examples:\n  \
             gshare log       claims to choose from, with the last that ended\n  \
-            gshare log c3    what happened to one")]
+            gshare log c3    what happened to one\n  \
+            gshare log train what happened to the last one with this name")]
     Log(ClaimIdArgs),
     /// Estimate what a command will need, from earlier runs
     #[command(after_long_help = suggest::EXAMPLES)]

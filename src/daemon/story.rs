@@ -120,7 +120,7 @@ fn would_start(world: &World<'_>, slices: &[Slice], entitled: bool) -> Tried {
     }
 }
 
-/// The log of a claim.
+/// The log of a claim: by its id, or by the name of one that is here, or else of the last that ended.
 pub(crate) fn log(
     world: &World<'_>,
     journal: &Journal,
@@ -129,7 +129,13 @@ pub(crate) fn log(
 ) -> Result<Reply, WireError> {
     let id = match word.parse::<ClaimId>() {
         Ok(id) => id,
-        Err(_) => find(world, peer, word)?,
+        Err(_) => find(world, peer, word).or_else(|error| {
+            let only = whose(watch::viewer(world, peer));
+            let ended = journal.last_named(only, word).map_err(unread)?;
+            ended
+                .filter(|_| error.code == ErrorCode::NoClaim)
+                .ok_or(error)
+        })?,
     };
     let events = journal.events(id).map_err(unread)?;
     if events.is_empty() {
@@ -162,10 +168,7 @@ pub(crate) fn logs(world: &World<'_>, journal: &Journal, peer: &Peer) -> Result<
     let waiting = &world.claims.waiting;
     let present = running.chain(waiting.iter().map(|(id, asked)| (id, asked.record.uid)));
     let present = present.filter(|(_, uid)| viewer.may_read(*uid));
-    let only = match viewer {
-        Viewer::User { uid, names: false } => Some(uid),
-        _ => None,
-    };
+    let only = whose(viewer);
     let last = journal.last_ended(only).map_err(unread)?;
     let entry = |(record, at_ms, cause): (ClaimRecord, u64, String)| {
         let of = match only {
@@ -191,6 +194,14 @@ pub(crate) fn logs(world: &World<'_>, journal: &Journal, peer: &Peer) -> Result<
         present: present.map(|(id, _)| id.to_string()).collect(),
         entries: last.into_iter().map(entry).collect(),
     })
+}
+
+/// The only user whose ended claims a caller may see; `None`: all users'.
+fn whose(viewer: Viewer) -> Option<u32> {
+    match viewer {
+        Viewer::User { uid, names: false } => Some(uid),
+        _ => None,
+    }
 }
 
 fn unread(error: JournalError) -> WireError {

@@ -143,7 +143,8 @@ fn state_text(live: &Live, state: ClaimState, idle_s: Option<u64>, parts: &[Clai
         return format!("idle {}", gshare_core::units::show_duration(minutes));
     }
     match (state, live.members.is_empty()) {
-        (ClaimState::Held, _) => "held".to_owned(),
+        // Slurm's users know the word for a job that does not start.
+        (ClaimState::Held, _) if slurm::job_of(&live.record).is_none() => "held".to_owned(),
         (_, true) => "no CUDA yet".to_owned(),
         (_, false) => "run".to_owned(),
     }

@@ -327,7 +327,7 @@ fn wrong_gpus(gpus: &SlurmGpus, given: u64, there: usize) -> Option<String> {
 
 pub(super) fn check(site: &Site) -> Outcome {
     let mut missing = Vec::new();
-    let mut there = None;
+    let (mut there, mut restart) = (None, false);
     if !site.is_on() {
         missing.push(NO_GPUS.to_owned());
     }
@@ -366,7 +366,9 @@ pub(super) fn check(site: &Site) -> Outcome {
     });
     match asked {
         Ok((config, node)) => {
-            missing.extend(lacks(&config, &node));
+            let lacks = lacks(&config, &node);
+            restart = !lacks.is_empty();
+            missing.extend(lacks);
             let given = gres::total(resources(&node), "gpu");
             missing.extend(there.and_then(|n| wrong_gpus(&site.config.slurm.gpus, given, n)));
             missing.extend(drained(&node));
@@ -381,7 +383,9 @@ pub(super) fn check(site: &Site) -> Outcome {
     for line in &missing {
         out::print(&format!("{line}\n"))?;
     }
-    out::print(&format!("{RESTART}\n"))?;
+    if restart {
+        out::print(&format!("{RESTART}\n"))?;
+    }
     Ok(1)
 }
 

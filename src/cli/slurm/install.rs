@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 
 use super::super::args::slurm::{InstallArgs, SiteArgs, UninstallArgs};
 use super::conf::{self, Conf};
-use super::files::{self, NO_GPUS, RESTART};
+use super::files::{self, RESTART};
 use super::{Outcome, Site, gres};
 use crate::command::failure::{self, Failure};
 use crate::command::out;
@@ -51,12 +51,8 @@ pub(super) fn install(site: &Site, config: Option<&Path>, args: &InstallArgs) ->
     show_or_do(&changes, args.write)?;
     if !args.write {
         out::print(
-            "Nothing is changed yet. To make these changes: gshare slurm install --write\n",
+            "Nothing is changed yet. To make these changes: gshare slurm install --write\nBy hand, after that:\n",
         )?;
-        return Ok(0);
-    }
-    if !site.is_on() {
-        left.push(NO_GPUS.to_owned());
     }
     left.push(RESTART.to_owned());
     left.push("Then: gshare slurm check".to_owned());
@@ -408,7 +404,13 @@ fn show_or_do(changes: &[Change], write: bool) -> Result<(), Failure> {
         any = true;
         let path = change.path.display();
         if write {
-            put(change).map_err(|e| Failure::new(failure::INTERNAL, format!("{path}: {e}")))?;
+            put(change).map_err(|e| {
+                let failed = Failure::new(failure::INTERNAL, format!("{path}: {e}"));
+                match e.kind() {
+                    std::io::ErrorKind::PermissionDenied => failed.with_hint("run it as root"),
+                    _ => failed,
+                }
+            })?;
             let what = match change.after {
                 Some(_) => "written",
                 None => "removed",

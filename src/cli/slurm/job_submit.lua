@@ -12,9 +12,12 @@ do
       local factor = {k = 1 / 1024, m = 1, g = 1024, t = 1024 * 1024}
       if not number or not shards or MEMORY == 0 then return end
       local most = math.floor(MEMORY * shards / PER_GPU)
-      if tonumber(number) * factor[unit:lower()] > most then
-         return string.format("--gshare-mem %s is more than %d of %d shards stand for, which is %d MiB. Ask for more shards",
-            memory, shards, PER_GPU, most)
+      local needs = tonumber(number) * factor[unit:lower()]
+      if needs > most then
+         local part = math.ceil(needs / MEMORY * 100) / 100
+         local how = part < 1 and string.format("--gres=gshare:%g", part) or part == 1 and "--gres=gpu:1" or "less memory"
+         return string.format("--gshare-mem %s is more than the memory of this part of a GPU: %d MiB, for %d of %d shards. Ask for %s",
+            memory, most, shards, PER_GPU, how)
       end
    end
 
@@ -32,7 +35,12 @@ do
       end
       local all, why = all_rewritten(job.tres_per_node)
       if not all then return why end
-      why = too_much(all .. tostring(job.tres_per_task), memory_of(job))
+      local memory, other = memory_of(job), ""
+      for _, part in ipairs({"tres_per_job", "tres_per_socket", "tres_per_task"}) do other = other .. (job[part] or "") end
+      if memory and not (all .. other):find("gpu") and not (all .. other):find("shard") then
+         return "--gshare-mem is the memory of a part of a GPU, and the job has none. Add --gres=gshare:0.5"
+      end
+      why = too_much(all .. (job.tres_per_task or ""), memory)
       if why then return why end
       if all ~= "" and all ~= job.tres_per_node then job.tres_per_node = all end
    end

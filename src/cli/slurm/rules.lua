@@ -29,11 +29,14 @@
 
    -- Rewrites all words of --gres; nil and the reason if it cannot.
    local function all_rewritten(gres)
-      local words = {}
+      local words, parts, size = {}, 0, nil
       for word in (gres or ""):gmatch("[^,]+") do
          local new, why = rewritten(word)
          if not new then return nil, why end
          words[#words + 1] = new
+         if new ~= word then size = word end
+         if new:find("shard") or new:find("gpu") then parts = parts + 1 end
       end
+      if size and parts > 1 then return nil, size .. " is the only part of a GPU that a job can have. Write one size" end
       return table.concat(words, ",")
    end

@@ -32,6 +32,8 @@ pub(crate) const KEPT_MS: u64 = 30 * 86_400_000;
 const LINES: u32 = 500;
 /// Maximum number of ended claims that `gshare log` lists.
 const LISTED: u32 = 20;
+/// How many of the last claims that ended can be named by their name.
+const NAMED: u32 = 1000;
 /// Maximum length of a line, in characters.
 const LINE: usize = 2000;
 /// Approximate bytes that SQLite needs for a row with its index entries.
@@ -383,7 +385,9 @@ impl Journal {
         &self,
         uid: Option<u32>,
     ) -> Result<Vec<(ClaimRecord, u64, String)>, JournalError> {
-        let mut rows = self.db.prepare_cached(&last_ended(uid))?;
+        let mut rows =
+            self.db
+                .prepare_cached(&last_ended("record, ended_ms, cause", uid, LISTED))?;
         let row = |r: &rusqlite::Row<'_>| {
             let (text, at): (String, i64) = (r.get(0)?, r.get(1)?);
             let record = serde_json::from_str(&text).ok();
@@ -392,6 +396,20 @@ impl Journal {
         };
         let found: Vec<_> = rows.query_map([], row)?.collect::<Result<_, _>>()?;
         Ok(found.into_iter().flatten().collect())
+    }
+
+    /// The last claim with a name that ended, of one user or of all, among the last [`NAMED`] that ended.
+    pub(crate) fn last_named(
+        &self,
+        uid: Option<u32>,
+        name: &str,
+    ) -> Result<Option<ClaimId>, JournalError> {
+        let lately = last_ended("id, record, ended_ms", uid, NAMED);
+        let mut rows = self.db.prepare_cached(&format!(
+            "SELECT id FROM ({lately}) WHERE json_extract(record, '$.name') = ?1 ORDER BY ended_ms DESC LIMIT 1"
+        ))?;
+        let id: Option<i64> = rows.query_row([name], |r| r.get(0)).optional()?;
+        Ok(id.map(|id| ClaimId(id.unsigned_abs())))
     }
 
     /// Accounted processes without a claim that have ended since a moment, the last first: time and record.
@@ -421,11 +439,11 @@ impl Journal {
     }
 }
 
-fn last_ended(uid: Option<u32>) -> String {
+fn last_ended(what: &str, uid: Option<u32>, most: u32) -> String {
     let of = uid.map_or_else(String::new, |uid| format!("uid = {uid} AND"));
     format!(
-        "SELECT record, ended_ms, cause FROM ended WHERE {of} ended_ms >= 0 AND NOT uncapped
-         ORDER BY ended_ms DESC LIMIT {LISTED}"
+        "SELECT {what} FROM ended WHERE {of} ended_ms >= 0 AND NOT uncapped
+         ORDER BY ended_ms DESC LIMIT {most}"
     )
 }
 
