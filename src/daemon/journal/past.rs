@@ -590,6 +590,29 @@ mod tests {
         assert!(after < pages / 2, "{pages} -> {after}");
     }
 
+    #[test]
+    fn the_last_claim_of_an_owner_with_a_name_is_known_after_its_end() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut j = Journal::open(&dir.path().join("db")).unwrap();
+        for (id, uid, name) in [
+            (1, 1000, "train"),
+            (2, 1000, "train"),
+            (3, 1, "train"),
+            (4, 1000, "x"),
+        ] {
+            let record = ClaimRecord {
+                uid,
+                name: Some(name.to_owned()),
+                ..claim(id)
+            };
+            j.end(&record, id, "released", None, None).unwrap();
+        }
+        let last = |uid, name| j.last_named(uid, name).unwrap().map(|id| id.0);
+        assert_eq!(last(Some(1000), "train"), Some(2));
+        assert_eq!(last(None, "train"), Some(3));
+        assert_eq!(last(Some(1), "x"), None);
+    }
+
     /// No query of the state's task may scan a whole table.
     #[test]
     fn no_question_reads_a_whole_table() {
@@ -603,8 +626,8 @@ mod tests {
             "SELECT rowid FROM ended WHERE uid = 1 ORDER BY ended_ms LIMIT 1",
             "SELECT rowid FROM event WHERE at_ms < 1 LIMIT 5",
             "SELECT record FROM ended WHERE ended_ms >= 1",
-            &last_ended(Some(1)),
-            &last_ended(None),
+            &last_ended("record", Some(1), 5),
+            &last_ended("record", None, 5),
         ] {
             let mut rows = j.db.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).unwrap();
             let plan: Vec<String> = rows
