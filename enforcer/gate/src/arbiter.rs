@@ -212,7 +212,7 @@ enum Phase {
         due_ns: u64,
         /// Since when the holder has no work on the GPU.
         empty_since_ns: Option<u64>,
-        /// Its processes' stamps at the start of the turn; any change is a sign of life.
+        /// Its processes' stamps at the last look; any change is a sign of life.
         stamps: u64,
         /// GPU time used by its processes at the start of the turn.
         used_ns: u64,
@@ -598,11 +598,13 @@ impl Arbiter {
         {
             ends_ns = now + REST_NS;
         }
-        let taken = taken || state.busy || stamps != stamps_of(claim);
+        let stirs = stamps != stamps_of(claim);
+        let taken = taken || state.busy || stirs;
+        // A claim that waits for each of its launches has no work whenever it rings.
         let empty_since = if state.busy {
             None
         } else {
-            Some(empty_since_ns.unwrap_or(now))
+            Some(empty_since_ns.filter(|_| !stirs).unwrap_or(now))
         };
         let idle_for = empty_since.map_or(0, |since| now.saturating_sub(since));
         let over = if state.busy {
@@ -624,7 +626,7 @@ impl Arbiter {
                 ends_ns,
                 due_ns,
                 empty_since_ns: empty_since,
-                stamps,
+                stamps: stamps_of(claim),
                 used_ns,
                 taken,
                 backlog,
@@ -1043,10 +1045,13 @@ impl Arbiter {
         let heavy = gated().filter(|c| self.is_heavy(c.id) && self.is_active(now, c.id));
         let is_only = heavy.count() < 2;
         let mut beat = now + if is_only { SILENCE_NS / 2 } else { PERIOD_NS };
-        if let Some(claim) = gated().find(|c| holder == Holder::Claim(c.id) && !c.is_spread) {
+        if let Some(claim) = gated().find(|c| holder == Holder::Claim(c.id)) {
             let state = self.state(claim);
             let late = state.expected_ns.max(due_ns).saturating_add(LATE_NS);
-            if state.busy && !backlog && late > now {
+            let most = due_ns.saturating_add(BACKLOG_AT_MOST_NS);
+            if state.busy && claim.is_spread && most > now {
+                beat = beat.min(most);
+            } else if state.busy && !claim.is_spread && !backlog && late > now {
                 beat = late.min(now + SILENCE_NS / 2);
             }
         }
@@ -1066,19 +1071,15 @@ impl Arbiter {
             beat
         };
         let empty = empty_since_ns.map_or(beat, |since| (since + TAKE_NS).max(now + 1));
-        let of_holder = claims.iter().filter(|c| holder == Holder::Claim(c.id));
-        let torn = of_holder.flat_map(Claim::everywhere).any(|p| p.gpu > 0);
-        let torn = if torn {
-            ends_ns.max(now) + TORN_NS
-        } else {
-            beat
-        };
+        let of_holder = claims.iter().find(|c| holder == Holder::Claim(c.id));
+        let torn = of_holder.and_then(|c| torn_at_ns(c, true));
+        let torn = torn.map_or(beat, |at| match at > now {
+            true => at.max(ends_ns),
+            false => ends_ns.max(now) + TORN_NS,
+        });
         let back = back.map_or(beat, |(_, until)| until.max(now + 1));
-        let waits = |c: &&Claim<'_>| c.processes.iter().any(|p| p.waiting);
-        let there = gated().filter(|c| c.elsewhere_ns.is_some());
-        let there = there.filter(waits).flat_map(|c| c.elsewhere);
-        let there = there.filter(|p| p.busy);
-        let late = there.map(|p| p.expected_ns.saturating_add(TORN_NS));
+        let others = gated().filter(|c| c.elsewhere_ns.is_some() && holder != Holder::Claim(c.id));
+        let late = others.filter_map(|c| torn_at_ns(c, false));
         let late = late.filter(|at| *at > now).min();
         let late = late.map_or(beat, |at| at.max(now + REST_NS));
         Some(next.min(empty).min(torn).min(back).min(late))
@@ -1091,6 +1092,20 @@ fn is_torn(now: u64, claim: &Claim<'_>) -> bool {
     let late = |p: &Process| p.busy && now >= p.expected_ns.saturating_add(TORN_NS);
     let waits = |p: &Process| p.waiting && idle(p.gpu);
     claim.everywhere().any(late) && claim.processes.iter().any(waits)
+}
+
+/// When that begins, if none of its work begins or ends until then. A claim that has the turn reports the end of its
+/// work where a thread waits.
+fn torn_at_ns(claim: &Claim<'_>, has_turn: bool) -> Option<u64> {
+    let late = claim.everywhere().filter(|p| p.busy);
+    let late = late.map(|p| p.expected_ns.saturating_add(TORN_NS)).min()?;
+    let over = |gpu| {
+        let busy = claim.processes.iter().filter(|p| p.gpu == gpu && p.busy);
+        busy.map(|p| p.expected_ns).max().unwrap_or(0)
+    };
+    let waits = claim.processes.iter().filter(|p| p.waiting);
+    let over = waits.map(|p| over(p.gpu)).min()?;
+    (!has_turn || over == 0).then_some(late.max(over))
 }
 
 fn stamps_of(claim: &Claim<'_>) -> u64 {
@@ -1331,6 +1346,31 @@ mod tests {
         let (second, earlier_ns) = turn(began + MS, &through, 9e9 - 1e6).expect("a turn");
         assert!(earlier_ns < ends_ns);
         assert_ne!(first, second);
+    }
+
+    /// A claim that waits for each launch rings whenever its work ends, so no look finds work of it on the GPU.
+    #[test]
+    fn a_turn_of_short_launches_lasts_until_its_end() {
+        let (began, waits) = (1000 * MS, [process(0, true, 0)]);
+        let mut arbiter = of_two(began, &waits);
+        arbiter.records[1].ahead_ns = 9e9;
+        let mut orders = Vec::new();
+        let mut step = |now, mine: &[Process]| {
+            orders.clear();
+            let claims = [claim(0, mine), claim(1, &waits)];
+            arbiter.step(now, &claims, &mut |_, _| true, &mut orders);
+            let own = orders.iter().find(|order| order.id == 0);
+            own.map(|order| (order.word.mode(), order.turn_ends_ns))
+        };
+        let ends_ns = step(began, &waits).expect("a turn").1;
+        assert!(ends_ns > began + 17 * MS);
+        for at in 1..17 {
+            let said = Process {
+                stamp: 1 + at,
+                ..waits[0]
+            };
+            assert_eq!(step(began + at * MS, &[said]), None, "{at} ms");
+        }
     }
 
     /// A holder that has finished, with a turn that ends early because another claim is behind.

@@ -861,22 +861,32 @@ fn turns_of_a_claim_on_two_gpus_meet() {
     ];
     for (kernel, request, others, least, most) in cases {
         let meet = Program::Meet { kernel: *kernel };
-        let mut pair = Pair::new([meet; 2], *request, *others, seed());
-        let (met, used) = pair.watch(*kernel);
-        let longest = pair.longest / MS;
-        println!(
-            "{} us, {request} beside {others:?}: {met:.3}, longest {longest} ms, {used:.3?}",
-            kernel / US
-        );
-        assert!(met > *least && longest < *most, "{met} {longest}");
-        for (used, others) in used.iter().zip(others) {
-            let all: f64 = used.iter().sum();
-            assert!(all > 0.95, "{used:?}");
-            for (got, (request, _)) in used[1..].iter().zip(*others) {
-                let wanted = f64::from(*request) / 1000.0;
-                assert!((got / all - wanted).abs() < 0.03, "{got} of {all}");
+        let mut all_met = Vec::new();
+        for seed in 1..=SEEDS {
+            let mut pair = Pair::new([meet; 2], *request, *others, seed);
+            let (met, used) = pair.watch(*kernel);
+            let longest = pair.longest / MS;
+            let looks: u64 = pair.sims.iter().map(|sim| sim.arbiter_runs).sum();
+            println!(
+                "seed {seed}: {} us, {request} beside {others:?}: {met:.3}, longest {longest} ms, {used:.3?}, {looks} looks",
+                kernel / US
+            );
+            assert!(longest < *most, "{longest}");
+            // 5.1 s, and about one look for each millisecond of work on either GPU.
+            assert!(looks < 6_000, "{looks}");
+            all_met.push(met);
+            for (used, others) in used.iter().zip(others) {
+                let all: f64 = used.iter().sum();
+                assert!(all > 0.95, "{used:?}");
+                for (got, (request, _)) in used[1..].iter().zip(*others) {
+                    let wanted = f64::from(*request) / 1000.0;
+                    assert!((got / all - wanted).abs() < 0.03, "{got} of {all}");
+                }
             }
         }
+        all_met.sort_by(f64::total_cmp);
+        let met = all_met[all_met.len() / 2];
+        assert!(met > *least, "{all_met:?}");
     }
     let mut apart = Pair::new([Program::Meet { kernel: MS }; 2], 500, [half; 2], seed());
     apart.together = false;
