@@ -991,7 +991,10 @@ fn options(slurm: &Slurm) {
     refused(&["--gshare-limit=2"], "a part of a GPU");
     refused(&["--gshare-mem=1T"], "for 50 of 100 shards. Ask for less memory");
     refused(&["--gshare-mem=60G"], "Ask for --gres=gshare:0.7");
-    refused(&["--gres=gshare:0.25,gshare:0.5"], "Write one size");
+    refused(
+        &["--gres=gshare:0.25,gshare:0.5"],
+        "gshare:0.25,gshare:0.5 has several sizes, and a job has one. Write gshare:0.5",
+    );
     refused(&["--gres=none", "--gshare-mem=1G"], "Add --gres=gshare:0.5");
     refused(
         &["--gshare-limit=0.4"],

@@ -37,6 +37,9 @@
          if new ~= word then size = word end
          if new:find("shard") or new:find("gpu") then parts = parts + 1 end
       end
-      if size and parts > 1 then return nil, size .. " is the only part of a GPU that a job can have. Write one size" end
+      if size and parts > 1 then
+         local all = gres:gsub("gres[:/]", "")
+         return nil, all .. " has several sizes, and a job has one. Write " .. size:gsub("^gres[:/]", "")
+      end
       return table.concat(words, ",")
    end
