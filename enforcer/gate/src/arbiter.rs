@@ -37,6 +37,8 @@ const BACKLOG_AT_MOST_NS: u64 = 70_000_000;
 const HAND_OVER_NS: u64 = 2_000_000;
 /// Work on one GPU that is this late waits for the claim's work on another.
 const TORN_NS: u64 = 300_000;
+/// While work waits for a launch, or soon may, the arbiter looks this often: work also ends earlier than expected.
+const TEAR_NS: u64 = 2_000_000;
 /// A finished turn with this little time left passes on.
 const REST_NS: u64 = 100_000;
 /// Lead of a claim after a short absence, as time with the whole GPU.
@@ -1072,14 +1074,14 @@ impl Arbiter {
         };
         let empty = empty_since_ns.map_or(beat, |since| (since + TAKE_NS).max(now + 1));
         let of_holder = claims.iter().find(|c| holder == Holder::Claim(c.id));
-        let torn = of_holder.and_then(|c| torn_at_ns(c, true));
+        let torn = of_holder.and_then(|c| torn_at_ns(now, c, true));
         let torn = torn.map_or(beat, |at| match at > now {
-            true => at.max(ends_ns),
+            true => (at.max(ends_ns).max(now + REST_NS)).min(ends_ns.max(now) + TEAR_NS),
             false => ends_ns.max(now) + TORN_NS,
         });
         let back = back.map_or(beat, |(_, until)| until.max(now + 1));
         let others = gated().filter(|c| c.elsewhere_ns.is_some() && holder != Holder::Claim(c.id));
-        let late = others.filter_map(|c| torn_at_ns(c, false));
+        let late = others.filter_map(|c| torn_at_ns(now, c, false));
         let late = late.filter(|at| *at > now).min();
         let late = late.map_or(beat, |at| at.max(now + REST_NS));
         Some(next.min(empty).min(torn).min(back).min(late))
@@ -1096,15 +1098,15 @@ fn is_torn(now: u64, claim: &Claim<'_>) -> bool {
 
 /// When that begins, if none of its work begins or ends until then. A claim that has the turn reports the end of its
 /// work where a thread waits.
-fn torn_at_ns(claim: &Claim<'_>, has_turn: bool) -> Option<u64> {
+fn torn_at_ns(now: u64, claim: &Claim<'_>, has_turn: bool) -> Option<u64> {
     let late = claim.everywhere().filter(|p| p.busy);
     let late = late.map(|p| p.expected_ns.saturating_add(TORN_NS)).min()?;
     let over = |gpu| {
         let busy = claim.processes.iter().filter(|p| p.gpu == gpu && p.busy);
-        busy.map(|p| p.expected_ns).max().unwrap_or(0)
+        busy.map(|p| p.expected_ns.max(now + TEAR_NS)).max()
     };
     let waits = claim.processes.iter().filter(|p| p.waiting);
-    let over = waits.map(|p| over(p.gpu)).min()?;
+    let over = waits.map(|p| over(p.gpu).unwrap_or(0)).min()?;
     (!has_turn || over == 0).then_some(late.max(over))
 }
 
@@ -1371,6 +1373,11 @@ mod tests {
             };
             assert_eq!(step(began + at * MS, &[said]), None, "{at} ms");
         }
+        let said = Process {
+            stamp: 99,
+            ..waits[0]
+        };
+        assert!(step(ends_ns, &[said]).is_some(), "another turn");
     }
 
     /// A holder that has finished, with a turn that ends early because another claim is behind.
