@@ -810,6 +810,12 @@ fn a_part_of_a_gpu_that_slurm_gave_out_binds() {
     // claim.
     assert_eq!(half.finish(), Some(0));
     slurm.is_over();
+    // By the job's number also after its end, but not to others.
+    let log = slurm.tells(ada, &["log", "slurm-1"]);
+    assert!(log.contains("ended: its Slurm job ended"), "{log}");
+    let mut other = as_user(slurm.station.command(), bob);
+    let other = text(&other.args(["log", "slurm-1"]).output().expect("runs"));
+    assert!(other.contains("there is no claim `slurm-1`"), "{other}");
     let two = slurm.says(ada, &[&["srun", "--gres=gpu:2"], &show[..]].concat());
     assert_eq!(two, format!("{},{}", uuid(2), uuid(3)));
     let script = slurm.dir.join("batch.sh");
@@ -989,7 +995,10 @@ fn options(slurm: &Slurm) {
     };
     refused(&["--gshare-mem=12"], "a size with a unit");
     refused(&["--gshare-limit=2"], "a part of a GPU");
-    refused(&["--gshare-mem=1T"], "for 50 of 100 shards. Ask for less memory");
+    refused(
+        &["--gshare-mem=1T"],
+        "for 50 of 100 shards. Ask for less memory",
+    );
     refused(&["--gshare-mem=60G"], "Ask for --gres=gshare:0.7");
     refused(
         &["--gres=gshare:0.25,gshare:0.5"],

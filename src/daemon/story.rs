@@ -120,7 +120,28 @@ fn would_start(world: &World<'_>, slices: &[Slice], entitled: bool) -> Tried {
     }
 }
 
-/// The log of a claim: by its id, or by the name of one that is here, or else of the last that ended.
+/// The claim with a name: one that is here and whose log the caller may read, or the last that ended.
+fn named(
+    world: &World<'_>,
+    journal: &Journal,
+    peer: &Peer,
+    name: &str,
+) -> Result<ClaimId, WireError> {
+    let viewer = watch::viewer(world, peer);
+    let here = find(world, peer, name);
+    let is_other = match &here {
+        Ok(id) => world.uid_of(*id).is_some_and(|uid| !viewer.may_read(uid)),
+        // There may be several.
+        Err(error) => error.message == messages::no_claim(name),
+    };
+    let ended = match is_other {
+        true => journal.last_named(viewer.only(), name).map_err(unread)?,
+        false => None,
+    };
+    ended.map_or(here, Ok)
+}
+
+/// The log of a claim, by its id or its name.
 pub(crate) fn log(
     world: &World<'_>,
     journal: &Journal,
@@ -129,13 +150,7 @@ pub(crate) fn log(
 ) -> Result<Reply, WireError> {
     let id = match word.parse::<ClaimId>() {
         Ok(id) => id,
-        Err(_) => find(world, peer, word).or_else(|error| {
-            let only = whose(watch::viewer(world, peer));
-            let ended = journal.last_named(only, word).map_err(unread)?;
-            ended
-                .filter(|_| error.code == ErrorCode::NoClaim)
-                .ok_or(error)
-        })?,
+        Err(_) => named(world, journal, peer, word)?,
     };
     let events = journal.events(id).map_err(unread)?;
     if events.is_empty() {
@@ -168,7 +183,10 @@ pub(crate) fn logs(world: &World<'_>, journal: &Journal, peer: &Peer) -> Result<
     let waiting = &world.claims.waiting;
     let present = running.chain(waiting.iter().map(|(id, asked)| (id, asked.record.uid)));
     let present = present.filter(|(_, uid)| viewer.may_read(*uid));
-    let only = whose(viewer);
+    let only = match viewer {
+        Viewer::User { uid, names: false } => Some(uid),
+        _ => None,
+    };
     let last = journal.last_ended(only).map_err(unread)?;
     let entry = |(record, at_ms, cause): (ClaimRecord, u64, String)| {
         let of = match only {
@@ -194,14 +212,6 @@ pub(crate) fn logs(world: &World<'_>, journal: &Journal, peer: &Peer) -> Result<
         present: present.map(|(id, _)| id.to_string()).collect(),
         entries: last.into_iter().map(entry).collect(),
     })
-}
-
-/// The only user whose ended claims a caller may see; `None`: all users'.
-fn whose(viewer: Viewer) -> Option<u32> {
-    match viewer {
-        Viewer::User { uid, names: false } => Some(uid),
-        _ => None,
-    }
 }
 
 fn unread(error: JournalError) -> WireError {

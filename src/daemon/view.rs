@@ -145,6 +145,8 @@ fn state_text(live: &Live, state: ClaimState, idle_s: Option<u64>, parts: &[Clai
     match (state, live.members.is_empty()) {
         // Slurm's users know the word for a job that does not start.
         (ClaimState::Held, _) if slurm::job_of(&live.record).is_none() => "held".to_owned(),
+        // Its next step may be a program that uses CUDA again.
+        (ClaimState::Held, true) => "no CUDA now".to_owned(),
         (_, true) => "no CUDA yet".to_owned(),
         (_, false) => "run".to_owned(),
     }

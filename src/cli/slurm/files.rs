@@ -355,7 +355,7 @@ pub(super) fn check(site: &Site) -> Outcome {
     if let Some(slurmd) = job::slurmd(&site.jobs).filter(|pid| !lives_on_the_machine(*pid)) {
         missing.push(format!(
             "slurmd (process {slurmd}) has a file system of its own, so no job with a part of a GPU starts: remove \
-             PrivateTmp= and the like from slurmd's unit"
+             PrivateTmp= and the like from slurmd's unit, and restart it"
         ));
     }
     let asked = site.scontrol(&["show", "config"]).and_then(|config| {

@@ -27,6 +27,12 @@
       return string.format("%sshard:%d", type, math.max(1, math.floor(gpus * PER_GPU + 0.5)))
    end
 
+   -- Whether a word of --gres stands for GPUs.
+   local function is_part(word)
+      local name = word:gsub("^gres[:/]", ""):match("^[^:=]*")
+      return name == "gpu" or name == "shard"
+   end
+
    -- Rewrites all words of --gres; nil and the reason if it cannot.
    local function all_rewritten(gres)
       local words, parts, size = {}, 0, nil
@@ -35,7 +41,7 @@
          if not new then return nil, why end
          words[#words + 1] = new
          if new ~= word then size = word end
-         if new:find("shard") or new:find("gpu") then parts = parts + 1 end
+         if is_part(new) then parts = parts + 1 end
       end
       if size and parts > 1 then
          local all = gres:gsub("gres[:/]", "")

@@ -406,7 +406,9 @@ impl Journal {
     ) -> Result<Option<ClaimId>, JournalError> {
         let lately = last_ended("id, record, ended_ms", uid, NAMED);
         let mut rows = self.db.prepare_cached(&format!(
-            "SELECT id FROM ({lately}) WHERE json_extract(record, '$.name') = ?1 ORDER BY ended_ms DESC LIMIT 1"
+            "SELECT id FROM ({lately}) 
+             WHERE CASE WHEN json_valid(record) THEN json_extract(record, '$.name') END = ?1
+             ORDER BY ended_ms DESC LIMIT 1"
         ))?;
         let id: Option<i64> = rows.query_row([name], |r| r.get(0)).optional()?;
         Ok(id.map(|id| ClaimId(id.unsigned_abs())))
