@@ -406,7 +406,7 @@ impl Journal {
     ) -> Result<Option<ClaimId>, JournalError> {
         let lately = last_ended("id, record, ended_ms", uid, NAMED);
         let mut rows = self.db.prepare_cached(&format!(
-            "SELECT id FROM ({lately}) 
+            "SELECT id FROM ({lately})
              WHERE CASE WHEN json_valid(record) THEN json_extract(record, '$.name') END = ?1
              ORDER BY ended_ms DESC LIMIT 1"
         ))?;
