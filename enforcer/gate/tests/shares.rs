@@ -876,7 +876,8 @@ fn turns_of_a_claim_on_two_gpus_meet() {
             assert!(looks < 6_000, "{looks}");
             // Work that waits in vain for its twin runs beside the next turn.
             assert!(longest < 80, "{longest}");
-            (parts.push(met), waits.push(longest as f64));
+            parts.push(met);
+            waits.push(longest as f64);
             for (used, others) in used.iter().zip(others) {
                 let all: f64 = used.iter().sum();
                 totals.push(all);
