@@ -811,8 +811,10 @@ fn a_part_of_a_gpu_that_slurm_gave_out_binds() {
     assert_eq!(half.finish(), Some(0));
     slurm.is_over();
     // By the job's number also after its end, but not to others.
-    let log = slurm.tells(ada, &["log", "slurm-1"]);
-    assert!(log.contains("ended: its Slurm job ended"), "{log}");
+    until("its end is written down", SOON, || {
+        let log = slurm.tells(ada, &["log", "slurm-1"]);
+        log.contains(" ended: ").then_some(())
+    });
     let mut other = as_user(slurm.station.command(), bob);
     let other = text(&other.args(["log", "slurm-1"]).output().expect("runs"));
     assert!(other.contains("there is no claim `slurm-1`"), "{other}");
