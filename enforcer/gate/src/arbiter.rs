@@ -1191,6 +1191,20 @@ mod tests {
         arbiter
     }
 
+    /// What the first of two claims is told, if that is new.
+    fn order_of_first(
+        arbiter: &mut Arbiter,
+        now: u64,
+        mine: &[Process],
+        others: &[Process],
+    ) -> Option<(Mode, u64)> {
+        let mut orders = Vec::new();
+        let claims = [claim(0, mine), claim(1, others)];
+        arbiter.step(now, &claims, &mut |_, _| true, &mut orders);
+        let own = orders.iter().find(|order| order.id == 0);
+        own.map(|order| (order.word.mode(), order.turn_ends_ns))
+    }
+
     /// Two claims on two GPUs, each of which mostly needs another one, also after a change of the set of GPUs, of their
     /// arbiters, or without an earlier one.
     #[test]
@@ -1304,14 +1318,7 @@ mod tests {
     fn what_a_claims_own_work_waits_for_goes_at_the_end_of_its_turn() {
         let (began, waits) = (1000 * MS, [process(0, true, 0), process(1, true, 0)]);
         let mut arbiter = of_two(began, &waits);
-        let mut orders = Vec::new();
-        let mut step = |now, mine: &[Process]| {
-            orders.clear();
-            let claims = [claim(0, mine), claim(1, &waits)];
-            arbiter.step(now, &claims, &mut |_, _| true, &mut orders);
-            let own = orders.iter().find(|order| order.id == 0);
-            own.map(|order| (order.word.mode(), order.turn_ends_ns))
-        };
+        let mut step = |now, mine: &[Process]| order_of_first(&mut arbiter, now, mine, &waits);
         let turn = step(began, &waits);
         let (mode, ends_ns) = turn.expect("a turn");
         assert_eq!(mode, Mode::Turn);
@@ -1356,14 +1363,7 @@ mod tests {
         let (began, waits) = (1000 * MS, [process(0, true, 0)]);
         let mut arbiter = of_two(began, &waits);
         arbiter.records[1].ahead_ns = 9e9;
-        let mut orders = Vec::new();
-        let mut step = |now, mine: &[Process]| {
-            orders.clear();
-            let claims = [claim(0, mine), claim(1, &waits)];
-            arbiter.step(now, &claims, &mut |_, _| true, &mut orders);
-            let own = orders.iter().find(|order| order.id == 0);
-            own.map(|order| (order.word.mode(), order.turn_ends_ns))
-        };
+        let mut step = |now, mine: &[Process]| order_of_first(&mut arbiter, now, mine, &waits);
         let ends_ns = step(began, &waits).expect("a turn").1;
         assert!(ends_ns > began + 17 * MS);
         for at in 1..17 {

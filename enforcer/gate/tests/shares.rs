@@ -876,10 +876,15 @@ fn turns_of_a_claim_on_two_gpus_meet() {
             assert!(looks < 6_000, "{looks}");
             // Work that waits in vain for its twin runs beside the next turn.
             assert!(longest < 80, "{longest}");
+            assert!(
+                seed != first || met > *least && longest < *most,
+                "{met} {longest}"
+            );
             parts.push(met);
             waits.push(longest as f64);
             for (used, others) in used.iter().zip(others) {
                 let all: f64 = used.iter().sum();
+                assert!(seed != first || all > 0.95, "{used:?}");
                 totals.push(all);
                 for (got, (request, _)) in used[1..].iter().zip(*others) {
                     let wanted = f64::from(*request) / 1000.0;
