@@ -22,6 +22,8 @@ use crate::{Flags, Mode, PERIOD_NS, QUEUED_NS, SILENCE_NS, Word};
 
 /// Length of a cycle of turns, per participating claim.
 const CYCLE_NS: u64 = 14_000_000;
+/// The same where a claim has several GPUs: each turn of it begins and ends on all of them.
+const CYCLE_OF_SETS_NS: u64 = 2 * CYCLE_NS;
 const LEAST_TURN_NS: u64 = 2_000_000;
 const MOST_TURN_NS: u64 = 50_000_000;
 /// A turn that is not used for this long passes on.
@@ -118,6 +120,11 @@ pub struct Claim<'a> {
 }
 
 impl<'a> Claim<'a> {
+    /// Whether it has several GPUs.
+    fn has_many(&self) -> bool {
+        self.is_spread || self.processes.iter().any(|p| p.gpu > 0)
+    }
+
     fn everywhere(&self) -> impl Iterator<Item = &'a Process> {
         self.processes.iter().chain(self.elsewhere)
     }
@@ -587,17 +594,20 @@ impl Arbiter {
             }
             // Its work from before the turn delays claims that are due, but not claims that have had more.
             let is_due = || self.is_behind(now, id, began_ns, claims);
-            let most = if claim.is_spread || backlog && is_due() {
-                BACKLOG_AT_MOST_NS
+            let until_ns = if claim.is_spread {
+                together_until_ns(began_ns, due_ns)
             } else {
-                DRAIN_AT_MOST_NS
+                let from_ns = if backlog { began_ns } else { due_ns };
+                let is_short = backlog && is_due();
+                from_ns.saturating_add(if is_short {
+                    BACKLOG_AT_MOST_NS
+                } else {
+                    DRAIN_AT_MOST_NS
+                })
             };
-            let from_ns = if backlog { began_ns } else { due_ns };
-            lingers = state.busy && now >= due_ns.max(from_ns.saturating_add(most));
+            lingers = state.busy && now >= due_ns.max(until_ns);
         }
-        if (ends_ns..due_ns.saturating_add(BACKLOG_AT_MOST_NS)).contains(&now)
-            && is_torn(now, claim)
-        {
+        if (ends_ns..together_until_ns(began_ns, due_ns)).contains(&now) && is_torn(now, claim) {
             ends_ns = now + REST_NS;
         }
         let stirs = stamps != stamps_of(claim);
@@ -938,11 +948,10 @@ impl Arbiter {
         let mut heavy = contenders.iter().filter(|(c, _)| self.is_heavy(c.id));
         let (claim, _) = heavy.next()?;
         let is_one = heavy.next().is_none() && claim.limit_permille >= 1000;
-        let has_many = claim.is_spread || claim.processes.iter().any(|p| p.gpu > 0);
         let long = |(c, s): &(&Claim<'_>, State)| {
             c.id != claim.id && s.busy && s.expected_ns > now + QUEUED_NS
         };
-        let is_spared = is_one && has_many && !contenders.iter().any(long);
+        let is_spared = is_one && claim.has_many() && !contenders.iter().any(long);
         is_spared.then_some(claim.id)
     }
 
@@ -1005,6 +1014,7 @@ impl Arbiter {
     fn announce(&mut self, now: u64, claims: &[Claim<'_>], orders: &mut Vec<Order>) -> Option<u64> {
         let Phase::Turn {
             holder,
+            began_ns,
             ends_ns,
             due_ns,
             empty_since_ns,
@@ -1050,11 +1060,12 @@ impl Arbiter {
         if let Some(claim) = gated().find(|c| holder == Holder::Claim(c.id)) {
             let state = self.state(claim);
             let late = state.expected_ns.max(due_ns).saturating_add(LATE_NS);
-            let most = due_ns.saturating_add(BACKLOG_AT_MOST_NS);
+            let most = together_until_ns(began_ns, due_ns);
+            if state.busy && !backlog && late > now {
+                beat = late.min(now + SILENCE_NS / 2);
+            }
             if state.busy && claim.is_spread && most > now {
                 beat = beat.min(most);
-            } else if state.busy && !claim.is_spread && !backlog && late > now {
-                beat = late.min(now + SILENCE_NS / 2);
             }
         }
         if holder == Holder::Light {
@@ -1086,6 +1097,11 @@ impl Arbiter {
         let late = late.map_or(beat, |at| at.max(now + REST_NS));
         Some(next.min(empty).min(torn).min(back).min(late))
     }
+}
+
+/// Until when others wait for the end of a turn of a claim that has further GPUs: its work may wait for a turn there.
+fn together_until_ns(began_ns: u64, due_ns: u64) -> u64 {
+    due_ns.max(began_ns.saturating_add(CYCLE_NS + BACKLOG_AT_MOST_NS))
 }
 
 /// Its work on one GPU waits for launches that its turn forbids on another of these.

@@ -821,7 +821,10 @@ impl Pair {
                 gate.elsewhere = said;
                 if gate.elsewhere_ns != turn.map(|(_, ends_ns)| ends_ns) {
                     gate.elsewhere_ns = turn.map(|(_, ends_ns)| ends_ns);
-                    self.sims[gpu].knock();
+                    let has_turn = gate.arbiter.turn().is_some_and(|(id, _)| id == 0);
+                    if turn.is_some() && !has_turn {
+                        self.sims[gpu].knock();
+                    }
                 }
             }
         }
@@ -840,23 +843,23 @@ impl Pair {
 }
 
 /// Kernels that wait for their twins on another GPU, where the claim has another neighbour: with independent arbiters
-/// they get a tenth of this, and a kernel waits 90 ms for its twin.
+/// they get a quarter of this, and a kernel waits 90 ms for its twin.
 #[test]
 fn turns_of_a_claim_on_two_gpus_meet() {
     let half: &[_] = &[(500, FLOOD)];
     // Kernel, request, the others, the least result, the longest wait in milliseconds.
     let cases: &[(u64, u32, Others<'_>, f64, u64)] = &[
-        (100 * US, 500, [half; 2], 0.3, 20),
-        (MS, 500, [half; 2], 0.4, 20),
-        (5 * MS, 500, [half; 2], 0.4, 20),
-        (MS, 300, [&[(700, FLOOD)]; 2], 0.2, 20),
-        (MS, 500, [half, &[(250, FLOOD); 2]], 0.3, 80),
+        (100 * US, 500, [half; 2], 0.35, 20),
+        (MS, 500, [half; 2], 0.45, 20),
+        (5 * MS, 500, [half; 2], 0.45, 20),
+        (MS, 300, [&[(700, FLOOD)]; 2], 0.25, 20),
+        (MS, 500, [half, &[(250, FLOOD); 2]], 0.35, 60),
         (
             MS,
             500,
             [&[(500, Program::Flood { kernel: 20 * MS })], half],
-            0.1,
-            80,
+            0.25,
+            70,
         ),
     ];
     for (kernel, request, others, least, most) in cases {
@@ -873,7 +876,7 @@ fn turns_of_a_claim_on_two_gpus_meet() {
                 kernel / US
             );
             // In 7 s on two GPUs.
-            assert!(looks < 6_000, "{looks}");
+            assert!(looks < 2_500, "{looks}");
             // Work that waits in vain for its twin runs beside the next turn.
             assert!(longest < 80, "{longest}");
             assert!(
@@ -905,7 +908,7 @@ fn turns_of_a_claim_on_two_gpus_meet() {
     apart.together = false;
     let (met, _) = apart.watch(MS);
     println!("apart: {met:.3}, longest {} ms", apart.longest / MS);
-    assert!(met < 0.1 && apart.longest > 60 * MS);
+    assert!(met < 0.2 && apart.longest > 60 * MS);
 }
 
 /// Work that does not meet costs nobody a share, nor does a kernel of 900 ms while the claim asks for the other GPU.

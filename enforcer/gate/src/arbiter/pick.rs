@@ -1,8 +1,8 @@
 //! Picks the next claim, and the length of its turn.
 
 use super::{
-    Arbiter, CREDIT_NS, CYCLE_NS, Claim, Holder, LEAST_TURN_NS, MEET_AHEAD_NS, MOST_TURN_NS, Phase,
-    REST_NS, State, TORN_AHEAD_NS, divide, is_torn,
+    Arbiter, CREDIT_NS, CYCLE_NS, CYCLE_OF_SETS_NS, Claim, Holder, LEAST_TURN_NS, MEET_AHEAD_NS,
+    MOST_TURN_NS, Phase, REST_NS, State, TORN_AHEAD_NS, divide, is_torn,
     long::{self, Candidate},
     of_holder, stamps_of, used_by,
 };
@@ -86,7 +86,9 @@ impl Arbiter {
         let (mine, holder, share) = meets
             .or_else(|| self.by_deadline(now, &order))
             .unwrap_or((mine, holder, share));
-        let cycle = CYCLE_NS * (order.len() as u64).max(2);
+        let has_many = list.iter().any(|c| c.has_many());
+        let each_ns = if has_many { CYCLE_OF_SETS_NS } else { CYCLE_NS };
+        let cycle = each_ns * (order.len() as u64).max(2);
         let by_share = (share * cycle as f64) as u64;
         // The pick stays the same until the next claim is as far behind.
         let until_next = order
