@@ -807,7 +807,8 @@ fn an_idle_notebook_makes_room_for_a_third_and_its_next_cell_has_everything_back
     // The third is idle by now, so it is next to make room.
     let there = begun.elapsed();
     let printed = idle.run(AGAIN);
-    has_all(&printed, &["same\non\n"]);
+    // On a slow machine it counts as idle once more in between, and is told so.
+    has_all(&printed, &["same\n", "on\n"]);
     assert!(
         printed.contains("has its GPU memory back; this call waited")
             && !printed.contains("no GPU work"),

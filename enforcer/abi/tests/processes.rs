@@ -178,7 +178,8 @@ fn a_stopped_member_in_the_middle_costs_a_moment() {
     assert_eq!(granted, Outcome::Granted { charged: 100 });
     let refused = page.reserve(me.slot, 100, 100, || 1000);
     assert_eq!(refused, Outcome::Refused { charged: 100 });
-    assert!(begun.elapsed() < Duration::from_secs(1));
+    // In each round others may run, so on a busy machine this takes as long as they let it.
+    assert!(begun.elapsed() < Duration::from_secs(10));
 }
 
 #[test]
