@@ -239,7 +239,8 @@ fn run(shared: &Shared, woken: &UnixDatagram, mut bells: Bells) {
         for set in sets.values_mut() {
             let of =
                 |turns: &Turns, e: &Entry| turns.get(&e.gpu).copied().filter(|t| t.0 == e.claim);
-            // A claim that got a turn elsewhere may need one here. Where it has one, that can wait for the next look.
+            // A claim that got a turn elsewhere, or a longer one, may need one here. Where it has one, that can wait for the
+            // next look.
             let begins = |e: &Entry| {
                 let is_new = of(&turns, e).is_some() && of(&turns, e) != of(&before, e);
                 is_new && set.arbiter.turn().is_none_or(|(id, _)| id != e.claim)

@@ -32,8 +32,8 @@ const TAKE_NS: u64 = 10_000_000;
 const LATE_NS: u64 = 10_000_000;
 /// Work that lasts this much longer than its turn runs on beside the next turn.
 const DRAIN_AT_MOST_NS: u64 = 500_000_000;
-/// The same for work queued while the GPU was not shared, because a claim that wakes does not wait longer; and for work
-/// that may wait for a turn on another GPU.
+/// The same for work queued while the GPU was not shared, because a claim that wakes does not wait longer; and, less so
+/// after a long turn, for work that may wait for a turn on another GPU.
 const BACKLOG_AT_MOST_NS: u64 = 70_000_000;
 /// A turn is longer than its work by the time of the messages; a claim may leave this much of it out of its account.
 const HAND_OVER_NS: u64 = 2_000_000;
@@ -1057,11 +1057,15 @@ impl Arbiter {
         let heavy = gated().filter(|c| self.is_heavy(c.id) && self.is_active(now, c.id));
         let is_only = heavy.count() < 2;
         let mut beat = now + if is_only { SILENCE_NS / 2 } else { PERIOD_NS };
+        // Work of such a claim elsewhere may soon wait for a launch here.
+        let meets =
+            |c: &Claim<'_>| c.elsewhere_ns.is_some() && c.processes.iter().any(|p| p.waiting);
+        let is_met = gated().any(|c| holder != Holder::Claim(c.id) && meets(c));
         if let Some(claim) = gated().find(|c| holder == Holder::Claim(c.id)) {
             let state = self.state(claim);
             let late = state.expected_ns.max(due_ns).saturating_add(LATE_NS);
             let most = together_until_ns(began_ns, due_ns);
-            if state.busy && !backlog && late > now {
+            if state.busy && !backlog && !is_met && late > now {
                 beat = late.min(now + SILENCE_NS / 2);
             }
             if state.busy && claim.is_spread && most > now {
@@ -1099,9 +1103,10 @@ impl Arbiter {
     }
 }
 
-/// Until when others wait for the end of a turn of a claim that has further GPUs: its work may wait for a turn there.
+/// Until when others wait for the end of a turn of a claim with several GPUs: its work may wait for a launch on another.
 fn together_until_ns(began_ns: u64, due_ns: u64) -> u64 {
-    due_ns.max(began_ns.saturating_add(CYCLE_NS + BACKLOG_AT_MOST_NS))
+    let least = began_ns.saturating_add(BACKLOG_AT_MOST_NS + CYCLE_NS);
+    least.max(due_ns.saturating_add(BACKLOG_AT_MOST_NS - CYCLE_NS))
 }
 
 /// Its work on one GPU waits for launches that its turn forbids on another of these.

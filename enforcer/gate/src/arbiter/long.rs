@@ -8,8 +8,8 @@
 
 use super::Arbiter;
 
-/// Kernels are long where turns last this long on average.
-const LONG_NS: u64 = 15_000_000;
+/// Kernels are long where turns last this much longer, on average, than a claim's part of a cycle.
+const LONGER_NS: u64 = 1_000_000;
 /// The mean of a claim's turns covers about this many.
 const TURNS: u64 = 64;
 /// A turn that differs from the claim's usual ones by more than this part is of another kind.
@@ -93,10 +93,10 @@ impl Candidate {
     }
 }
 
-/// The claim that goes next; `None` for short kernels.
-pub(super) fn next(claims: &[Candidate]) -> Option<u64> {
+/// The claim that goes next; `None` for short kernels. `each_ns` is the length of a cycle of turns, per claim.
+pub(super) fn next(claims: &[Candidate], each_ns: u64) -> Option<u64> {
     let all: u64 = claims.iter().map(|c| c.usual_ns).sum();
-    if claims.len() < 2 || all < LONG_NS * claims.len() as u64 {
+    if claims.len() < 2 || all < (each_ns + LONGER_NS) * claims.len() as u64 {
         return None;
     }
     let shares: f64 = claims.iter().map(|c| c.share).sum();
@@ -214,6 +214,7 @@ impl Arbiter {
 
 #[cfg(test)]
 mod tests {
+    use super::super::CYCLE_NS;
     use super::*;
 
     const MS: u64 = 1_000_000;
@@ -232,7 +233,7 @@ mod tests {
             .collect();
         let mut turns = Vec::new();
         for _ in 0..100 {
-            let next = next(&claims).unwrap_or(0);
+            let next = next(&claims, CYCLE_NS).unwrap_or(0);
             for claim in &mut claims {
                 claim.waited_ns += 200 * MS;
             }
@@ -274,7 +275,7 @@ mod tests {
             })
             .collect();
         let others = (0..20).take_while(|_| {
-            let other = next(&claims) == Some(1);
+            let other = next(&claims, CYCLE_NS) == Some(1);
             claims[1].ahead_ns += 200e6 / 0.9;
             claims[0].waited_ns += 200 * MS;
             claims[1].waited_ns = 0;
@@ -302,6 +303,20 @@ mod tests {
                 assert!(had.abs_diff(8 * due) <= 1, "{had}, {shares:?}");
             }
         }
-        assert_eq!(next(&[]), None);
+        assert_eq!(next(&[], CYCLE_NS), None);
+    }
+
+    #[test]
+    fn turns_of_short_kernels_are_short_however_long_the_cycle_is() {
+        let half = |id| Candidate {
+            id,
+            ahead_ns: 0.0,
+            share: 0.5,
+            usual_ns: 28 * MS,
+            waited_ns: 0,
+        };
+        let claims = [half(1), half(2)];
+        assert_eq!(next(&claims, 2 * CYCLE_NS), None);
+        assert!(next(&claims, CYCLE_NS).is_some());
     }
 }

@@ -83,11 +83,11 @@ impl Arbiter {
                 !again && most > 0.0 && ahead - mine < most
             })
         });
-        let (mine, holder, share) = meets
-            .or_else(|| self.by_deadline(now, &order))
-            .unwrap_or((mine, holder, share));
         let has_many = list.iter().any(|c| c.has_many());
         let each_ns = if has_many { CYCLE_OF_SETS_NS } else { CYCLE_NS };
+        let (mine, holder, share) = meets
+            .or_else(|| self.by_deadline(now, &order, each_ns))
+            .unwrap_or((mine, holder, share));
         let cycle = each_ns * (order.len() as u64).max(2);
         let by_share = (share * cycle as f64) as u64;
         // The pick stays the same until the next claim is as far behind.
@@ -124,7 +124,12 @@ impl Arbiter {
     }
 
     /// The claim that goes first with long kernels.
-    fn by_deadline(&self, now: u64, order: &[(f64, Holder, f64)]) -> Option<(f64, Holder, f64)> {
+    fn by_deadline(
+        &self,
+        now: u64,
+        order: &[(f64, Holder, f64)],
+        each_ns: u64,
+    ) -> Option<(f64, Holder, f64)> {
         let candidate = |&(ahead_ns, holder, share): &(f64, Holder, f64)| {
             let Holder::Claim(id) = holder else {
                 return None;
@@ -143,7 +148,7 @@ impl Arbiter {
             })
         };
         let candidates: Vec<Candidate> = order.iter().map(candidate).collect::<Option<_>>()?;
-        let next = long::next(&candidates)?;
+        let next = long::next(&candidates, each_ns)?;
         let mut all = order.iter();
         all.find(|(_, holder, _)| *holder == Holder::Claim(next))
             .copied()
