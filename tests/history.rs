@@ -711,7 +711,8 @@ fn what_is_suggested_is_what_runs_needed_and_auto_claims_it() {
         (&replayed["runs"], &replayed["sizes"][1]["sizes"]),
         (&3.into(), &"learnt".into())
     );
-    assert!(used(0) < 0.6 && used(2) > 0.8, "{replayed}");
+    // On a slow machine a good part of five seconds passes before the memory is there.
+    assert!(used(0) < 0.6 && used(2) > 0.7, "{replayed}");
 
     let raw = Raw::claim(&station, &["-q", "-g", "auto"]);
     let view = claim_of(&station.snapshot().expect("served"), raw.pid())

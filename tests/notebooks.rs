@@ -835,7 +835,7 @@ fn the_claim_of_a_kernel_that_its_server_culls_ends_with_it() {
     let person = Person::new(&station, &bin, Uid::effective().as_raw());
     let options = [
         "--port=0",
-        "--MappingKernelManager.cull_idle_timeout=3",
+        "--MappingKernelManager.cull_idle_timeout=8",
         "--MappingKernelManager.cull_interval=1",
     ];
     let mut server = Server::start(
