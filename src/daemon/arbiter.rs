@@ -242,8 +242,8 @@ fn run(shared: &Shared, woken: &UnixDatagram, mut bells: Bells) {
             // A claim that got a turn elsewhere, or a longer one, may need one here. Where it has one, that can wait for the
             // next look.
             let begins = |e: &Entry| {
-                let is_new = of(&turns, e).is_some() && of(&turns, e) != of(&before, e);
-                is_new && set.arbiter.turn().is_none_or(|(id, _)| id != e.claim)
+                let turn = of(&turns, e);
+                turn.is_some() && turn != of(&before, e) && !set.arbiter.has_turn(e.claim)
             };
             if set.beyond.iter().any(begins) {
                 set.next_ns = set.next_ns.map(|_| now);

@@ -346,6 +346,11 @@ impl Arbiter {
         matches!(self.phase, Phase::Turn { .. })
     }
 
+    /// Whether that claim has the turn.
+    pub fn has_turn(&self, id: u64) -> bool {
+        self.turn().is_some_and(|(holder, _)| holder == id)
+    }
+
     /// The claim that has the turn, and the turn's end.
     pub fn turn(&self) -> Option<(u64, u64)> {
         match self.phase {
@@ -596,14 +601,11 @@ impl Arbiter {
             let is_due = || self.is_behind(now, id, began_ns, claims);
             let until_ns = if claim.is_spread {
                 together_until_ns(began_ns, due_ns)
+            } else if backlog && is_due() {
+                began_ns.saturating_add(BACKLOG_AT_MOST_NS)
             } else {
                 let from_ns = if backlog { began_ns } else { due_ns };
-                let is_short = backlog && is_due();
-                from_ns.saturating_add(if is_short {
-                    BACKLOG_AT_MOST_NS
-                } else {
-                    DRAIN_AT_MOST_NS
-                })
+                from_ns.saturating_add(DRAIN_AT_MOST_NS)
             };
             lingers = state.busy && now >= due_ns.max(until_ns);
         }
@@ -1057,10 +1059,10 @@ impl Arbiter {
         let heavy = gated().filter(|c| self.is_heavy(c.id) && self.is_active(now, c.id));
         let is_only = heavy.count() < 2;
         let mut beat = now + if is_only { SILENCE_NS / 2 } else { PERIOD_NS };
-        // Work of such a claim elsewhere may soon wait for a launch here.
-        let meets =
-            |c: &Claim<'_>| c.elsewhere_ns.is_some() && c.processes.iter().any(|p| p.waiting);
-        let is_met = gated().any(|c| holder != Holder::Claim(c.id) && meets(c));
+        // Work elsewhere of a claim with a turn there may wait for a launch here, or soon will.
+        let others =
+            || gated().filter(|c| c.elsewhere_ns.is_some() && holder != Holder::Claim(c.id));
+        let is_met = others().any(|c| c.processes.iter().any(|p| p.waiting));
         if let Some(claim) = gated().find(|c| holder == Holder::Claim(c.id)) {
             let state = self.state(claim);
             let late = state.expected_ns.max(due_ns).saturating_add(LATE_NS);
@@ -1095,8 +1097,7 @@ impl Arbiter {
             false => ends_ns.max(now) + TORN_NS,
         });
         let back = back.map_or(beat, |(_, until)| until.max(now + 1));
-        let others = gated().filter(|c| c.elsewhere_ns.is_some() && holder != Holder::Claim(c.id));
-        let late = others.filter_map(|c| torn_at_ns(now, c, false));
+        let late = others().filter_map(|c| torn_at_ns(now, c, false));
         let late = late.filter(|at| *at > now).min();
         let late = late.map_or(beat, |at| at.max(now + REST_NS));
         Some(next.min(empty).min(torn).min(back).min(late))

@@ -821,8 +821,7 @@ impl Pair {
                 gate.elsewhere = said;
                 if gate.elsewhere_ns != turn.map(|(_, ends_ns)| ends_ns) {
                     gate.elsewhere_ns = turn.map(|(_, ends_ns)| ends_ns);
-                    let has_turn = gate.arbiter.turn().is_some_and(|(id, _)| id == 0);
-                    if turn.is_some() && !has_turn {
+                    if turn.is_some() && !gate.arbiter.has_turn(0) {
                         self.sims[gpu].knock();
                     }
                 }
@@ -908,7 +907,7 @@ fn turns_of_a_claim_on_two_gpus_meet() {
     apart.together = false;
     let (met, _) = apart.watch(MS);
     println!("apart: {met:.3}, longest {} ms", apart.longest / MS);
-    assert!(met < 0.2 && apart.longest > 60 * MS);
+    assert!(met < 0.15 && apart.longest > 60 * MS);
 }
 
 /// Work that does not meet costs nobody a share, nor does a kernel of 900 ms while the claim asks for the other GPU.
