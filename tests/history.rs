@@ -631,7 +631,8 @@ fn told_later(station: &Station) -> Option<()> {
 fn run(station: &Station, flags: &[&str], gib: u64) {
     let mut raw = Raw::claim(station, flags);
     let _ = alloc(&mut raw, gib);
-    looked(station, 4);
+    // The time before the memory is there is part of the run, and longer on a slow machine.
+    looked(station, 12);
     assert_eq!(raw.finish(), Some(0));
 }
 
@@ -711,8 +712,7 @@ fn what_is_suggested_is_what_runs_needed_and_auto_claims_it() {
         (&replayed["runs"], &replayed["sizes"][1]["sizes"]),
         (&3.into(), &"learnt".into())
     );
-    // On a slow machine a good part of five seconds passes before the memory is there.
-    assert!(used(0) < 0.6 && used(2) > 0.7, "{replayed}");
+    assert!(used(0) < 0.6 && used(2) > 0.8, "{replayed}");
 
     let raw = Raw::claim(&station, &["-q", "-g", "auto"]);
     let view = claim_of(&station.snapshot().expect("served"), raw.pid())

@@ -813,7 +813,9 @@ fn a_part_of_a_gpu_that_slurm_gave_out_binds() {
     // By the job's number also after its end, but not to others.
     until("its end is written down", SOON, || {
         let log = slurm.tells(ada, &["log", "slurm-1"]);
-        log.contains(" ended: ").then_some(())
+        let why = ["its Slurm job ended", "its cgroup is gone"];
+        why.iter()
+            .any(|why| log.contains(&format!(" ended: {why}")))
     });
     let mut other = as_user(slurm.station.command(), bob);
     let other = text(&other.args(["log", "slurm-1"]).output().expect("runs"));
