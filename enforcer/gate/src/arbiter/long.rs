@@ -55,7 +55,11 @@ pub(super) struct Usual {
 impl Usual {
     fn learn(&mut self, took_ns: u64) {
         if took_ns.abs_diff(self.ns) > self.ns / KIND {
-            (self.ns, self.seen) = (took_ns, 1);
+            // One turn after several of another kind is an exception, for example one whose end was seen late.
+            if self.seen <= 1 {
+                self.ns = took_ns;
+            }
+            self.seen = 1;
             return;
         }
         self.seen = (self.seen + 1).min(TURNS);
@@ -183,7 +187,9 @@ impl Arbiter {
         let shift = wanting().map(|r| r.usual.share * left(r)).sum::<f64>() / shares.max(1e-9);
         for r in self.records.iter_mut().filter(|r| r.wants) {
             let ahead = middle - shift + left(r);
-            r.usual.owed_ns += (r.ahead_ns - ahead) * r.usual.share;
+            let owed = r.usual.owed_ns + (r.ahead_ns - ahead) * r.usual.share;
+            // What a claim had before does not cost it a turn long after.
+            r.usual.owed_ns = owed.clamp(-mean, mean);
             r.ahead_ns = ahead;
         }
     }
@@ -283,6 +289,15 @@ mod tests {
         });
         let others = others.count();
         assert!((8..=10).contains(&others), "{others} turns");
+    }
+
+    #[test]
+    fn one_odd_turn_makes_no_other_kind() {
+        let mut usual = Usual::default();
+        for (took, expect) in [(14, 14), (14, 14), (19, 14), (19, 19), (14, 14)] {
+            usual.learn(took * MS);
+            assert_eq!(usual.ns, expect * MS);
+        }
     }
 
     #[test]

@@ -96,7 +96,11 @@ impl Arbiter {
             .map_or(0.0, |(next, ..)| (next - mine) * share)
             .max(0.0) as u64;
         let length = by_share
-            .max(until_next.saturating_sub(LEAST_TURN_NS))
+            .max(
+                until_next
+                    .saturating_sub(LEAST_TURN_NS)
+                    .min(by_share + by_share / 8),
+            )
             .clamp(LEAST_TURN_NS, MOST_TURN_NS);
         // The time that a turn takes to begin and end is charged to nobody.
         let lost = match holder {
