@@ -1,13 +1,63 @@
 //! Python environments for independent programs: made by the tests themselves, once, under the target directory. If
 //! one cannot be made, the tests that need it print why and skip.
 
+use std::cell::RefCell;
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::OnceLock;
+use std::rc::{Rc, Weak};
+use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
+use std::thread::available_parallelism;
+
+/// The directory of an environment's programs, for one test. As many tests have one at a time as there are processors:
+/// what starts and compiles in six of them would take longer than Jupyter waits for a kernel.
+pub struct Programs {
+    dir: PathBuf,
+    _turn: Rc<Turn>,
+}
+
+impl Deref for Programs {
+    type Target = Path;
+
+    fn deref(&self) -> &Path {
+        &self.dir
+    }
+}
+
+/// A test's turn; each test has a thread of its own.
+struct Turn;
+
+static RUNNING: (Mutex<usize>, Condvar) = (Mutex::new(0), Condvar::new());
+
+impl Turn {
+    fn of_this_test() -> Rc<Turn> {
+        thread_local! {
+            static OWN: RefCell<Weak<Turn>> = const { RefCell::new(Weak::new()) };
+        }
+        OWN.with_borrow_mut(|own| {
+            own.upgrade().unwrap_or_else(|| {
+                let most = available_parallelism().map_or(1, usize::from);
+                let running = RUNNING.0.lock().unwrap_or_else(PoisonError::into_inner);
+                let running = RUNNING.1.wait_while(running, |running| *running >= most);
+                *running.unwrap_or_else(PoisonError::into_inner) += 1;
+                let turn = Rc::new(Turn);
+                *own = Rc::downgrade(&turn);
+                turn
+            })
+        })
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        *RUNNING.0.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
+        RUNNING.1.notify_one();
+    }
+}
 
 /// The directory with `python`, `nvitop`, ...: kernels, monitors, and clients of the driver. Prints `skipped: ...` and
 /// gives nothing where it cannot be.
-pub fn bin(test: &str) -> Option<PathBuf> {
+pub fn bin(test: &str) -> Option<Programs> {
     static MADE: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     found(
         test,
@@ -16,7 +66,7 @@ pub fn bin(test: &str) -> Option<PathBuf> {
 }
 
 /// The directory with `jupyter`, `papermill`, a browser's driver, ...; as above.
-pub fn lab(test: &str) -> Option<PathBuf> {
+pub fn lab(test: &str) -> Option<Programs> {
     static MADE: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     found(
         test,
@@ -24,9 +74,12 @@ pub fn lab(test: &str) -> Option<PathBuf> {
     )
 }
 
-fn found(test: &str, made: &Result<PathBuf, String>) -> Option<PathBuf> {
+fn found(test: &str, made: &Result<PathBuf, String>) -> Option<Programs> {
     match made {
-        Ok(path) => Some(path.clone()),
+        Ok(dir) => Some(Programs {
+            dir: dir.clone(),
+            _turn: Turn::of_this_test(),
+        }),
         Err(why) => {
             println!("skipped: {test} needs a Python environment: {why}");
             None
