@@ -753,12 +753,12 @@ fn who_waits_is_told_when_an_idle_claim_makes_room_once_that_is_known() {
 
 #[test]
 fn an_idle_notebook_makes_room_for_a_third_and_its_next_cell_has_everything_back() {
+    let _alone = alone();
     let Some(bin) = python::bin(
         "an_idle_notebook_makes_room_for_a_third_and_its_next_cell_has_everything_back",
     ) else {
         return;
     };
-    let _alone = alone();
     let station = idling(1, "warn = \"1s\"\ndetach = \"2s\"\n");
     let mut idle = Notebook::start(&station, &bin);
     let mut busy = Notebook::start(&station, &bin);
@@ -841,10 +841,10 @@ fn an_idle_notebook_makes_room_for_a_third_and_its_next_cell_has_everything_back
 #[test]
 fn an_interrupt_ends_the_wait_of_a_detached_notebook_and_loses_nothing() {
     let test = "an_interrupt_ends_the_wait_of_a_detached_notebook_and_loses_nothing";
+    let _alone = alone();
     let Some(bin) = python::bin(test) else {
         return;
     };
-    let _alone = alone();
     // No claim is suspended for lack of host memory, however slow this machine is.
     let config = "[detach]\nhost-reserve = \"1 MiB\"\n[class]\ninteractive = { min-run = \"0s\" }\n\
         batch = { min-run = \"1h\" }\n[reclaim]\nspread = false\nhost-ram = 90\ncountdown = \"1s\"\n\
@@ -1073,9 +1073,9 @@ fn memory_that_processes_share_is_told_too_and_an_instance_keeps_its_size() {
 #[test]
 fn a_kernel_that_is_ended_is_started_anew_by_jupyter_and_may_claim_again() {
     let test = "a_kernel_that_is_ended_is_started_anew_by_jupyter_and_may_claim_again";
-    let Some(bin) = python::bin(test) else { return };
     root!(test);
     let _alone = alone();
+    let Some(bin) = python::bin(test) else { return };
     let station = kept_on_gpu("release");
     let mut notebook = Notebook::start(&station, &bin);
     let code = "import numpy as np\nfrom numba import cuda\nx = cuda.managed_array(1 << 20, np.int64)\nx[:] = 1\nprint('on')";

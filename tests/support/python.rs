@@ -1,54 +1,38 @@
 //! Python environments for independent programs: made by the tests themselves, once, under the target directory. If
 //! one cannot be made, the tests that need it print why and skip.
 
-use std::cell::RefCell;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::rc::{Rc, Weak};
 use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
 use std::thread::available_parallelism;
 
 /// The directory of an environment's programs, for one test. As many tests have one at a time as there are processors:
-/// what starts and compiles in six of them would take longer than Jupyter waits for a kernel.
-pub struct Programs {
-    dir: PathBuf,
-    _turn: Rc<Turn>,
+/// what starts and compiles in six of them would take longer than Jupyter waits for a kernel. A test that also is
+/// `alone` is that first.
+pub struct Programs(PathBuf);
+
+static RUNNING: (Mutex<usize>, Condvar) = (Mutex::new(0), Condvar::new());
+
+impl Programs {
+    fn when_few_run(dir: PathBuf) -> Self {
+        let most = available_parallelism().map_or(1, usize::from);
+        let running = RUNNING.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let running = RUNNING.1.wait_while(running, |running| *running >= most);
+        *running.unwrap_or_else(PoisonError::into_inner) += 1;
+        Self(dir)
+    }
 }
 
 impl Deref for Programs {
     type Target = Path;
 
     fn deref(&self) -> &Path {
-        &self.dir
+        &self.0
     }
 }
 
-/// A test's turn; each test has a thread of its own.
-struct Turn;
-
-static RUNNING: (Mutex<usize>, Condvar) = (Mutex::new(0), Condvar::new());
-
-impl Turn {
-    fn of_this_test() -> Rc<Turn> {
-        thread_local! {
-            static OWN: RefCell<Weak<Turn>> = const { RefCell::new(Weak::new()) };
-        }
-        OWN.with_borrow_mut(|own| {
-            own.upgrade().unwrap_or_else(|| {
-                let most = available_parallelism().map_or(1, usize::from);
-                let running = RUNNING.0.lock().unwrap_or_else(PoisonError::into_inner);
-                let running = RUNNING.1.wait_while(running, |running| *running >= most);
-                *running.unwrap_or_else(PoisonError::into_inner) += 1;
-                let turn = Rc::new(Turn);
-                *own = Rc::downgrade(&turn);
-                turn
-            })
-        })
-    }
-}
-
-impl Drop for Turn {
+impl Drop for Programs {
     fn drop(&mut self) {
         *RUNNING.0.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
         RUNNING.1.notify_one();
@@ -63,10 +47,11 @@ pub fn bin(test: &str) -> Option<Programs> {
         test,
         MADE.get_or_init(|| environment("python", "requirements.txt")),
     )
+    .map(Programs::when_few_run)
 }
 
-/// The directory with `jupyter`, `papermill`, a browser's driver, ...; as above.
-pub fn lab(test: &str) -> Option<Programs> {
+/// The directory with `jupyter`, `papermill`, a browser's driver, ...; as above, but tests with it also have the former.
+pub fn lab(test: &str) -> Option<PathBuf> {
     static MADE: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     found(
         test,
@@ -74,12 +59,9 @@ pub fn lab(test: &str) -> Option<Programs> {
     )
 }
 
-fn found(test: &str, made: &Result<PathBuf, String>) -> Option<Programs> {
+fn found(test: &str, made: &Result<PathBuf, String>) -> Option<PathBuf> {
     match made {
-        Ok(dir) => Some(Programs {
-            dir: dir.clone(),
-            _turn: Turn::of_this_test(),
-        }),
+        Ok(path) => Some(path.clone()),
         Err(why) => {
             println!("skipped: {test} needs a Python environment: {why}");
             None

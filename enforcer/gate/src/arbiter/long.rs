@@ -44,6 +44,8 @@ pub(super) struct Usual {
     pub ns: u64,
     /// Number of turns in that mean.
     seen: u64,
+    /// The last turn was of another kind.
+    was_odd: bool,
     /// Its part of the GPU at its last turn.
     pub share: f64,
     /// Actual time beyond the counted time.
@@ -55,13 +57,14 @@ pub(super) struct Usual {
 impl Usual {
     fn learn(&mut self, took_ns: u64) {
         if took_ns.abs_diff(self.ns) > self.ns / KIND {
-            // One turn after several of another kind is an exception, for example one whose end was seen late.
-            if self.seen <= 1 {
-                self.ns = took_ns;
+            // One turn among others of one kind is an exception, for example one whose end was seen late.
+            self.was_odd = !self.was_odd && self.seen > 0;
+            if !self.was_odd {
+                (self.ns, self.seen) = (took_ns, 1);
             }
-            self.seen = 1;
             return;
         }
+        self.was_odd = false;
         self.seen = (self.seen + 1).min(TURNS);
         self.ns = self.ns - self.ns / self.seen + took_ns / self.seen;
     }
@@ -188,9 +191,9 @@ impl Arbiter {
         for r in self.records.iter_mut().filter(|r| r.wants) {
             let ahead = middle - shift + left(r);
             let owed = r.usual.owed_ns + (r.ahead_ns - ahead) * r.usual.share;
-            // What a claim had before does not cost it a turn long after.
+            // More than a turn is paid now: the account would take it seconds later.
             r.usual.owed_ns = owed.clamp(-mean, mean);
-            r.ahead_ns = ahead;
+            r.ahead_ns = ahead + (owed - r.usual.owed_ns) / r.usual.share;
         }
     }
 
@@ -294,7 +297,7 @@ mod tests {
     #[test]
     fn one_odd_turn_makes_no_other_kind() {
         let mut usual = Usual::default();
-        for (took, expect) in [(14, 14), (14, 14), (19, 14), (19, 19), (14, 14)] {
+        for (took, expect) in [(14, 14), (19, 14), (14, 14), (19, 14), (19, 19)] {
             usual.learn(took * MS);
             assert_eq!(usual.ns, expect * MS);
         }

@@ -90,18 +90,7 @@ impl Arbiter {
             .unwrap_or((mine, holder, share));
         let cycle = each_ns * (order.len() as u64).max(2);
         let by_share = (share * cycle as f64) as u64;
-        // The pick stays the same until the next claim is as far behind.
-        let until_next = order
-            .get(1)
-            .map_or(0.0, |(next, ..)| (next - mine) * share)
-            .max(0.0) as u64;
-        let length = by_share
-            .max(
-                until_next
-                    .saturating_sub(LEAST_TURN_NS)
-                    .min(by_share + by_share / 8),
-            )
-            .clamp(LEAST_TURN_NS, MOST_TURN_NS);
+        let length = by_share.clamp(LEAST_TURN_NS, MOST_TURN_NS);
         // The time that a turn takes to begin and end is charged to nobody.
         let lost = match holder {
             Holder::Claim(id) => record(id).map_or(0, |r| r.lost_ns),
