@@ -85,7 +85,7 @@ impl Arbiter {
         });
         let has_many = list.iter().any(|c| c.has_many());
         let each_ns = if has_many { CYCLE_OF_SETS_NS } else { CYCLE_NS };
-        let (mine, holder, share) = meets
+        let (_, holder, share) = meets
             .or_else(|| self.by_deadline(now, &order, each_ns))
             .unwrap_or((mine, holder, share));
         let cycle = each_ns * (order.len() as u64).max(2);
