@@ -2,6 +2,7 @@
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
 
 use gshare_sim_board::{CheckpointHow, CheckpointStep, Opener};
@@ -45,15 +46,18 @@ pub(crate) fn start(driver: &'static Driver) {
     let builder = std::thread::Builder::new()
         .name(format!("cuda{file:011x}"))
         .stack_size(256 << 10);
+    let (begun, begins) = channel();
     // SAFETY: blocks all signals while the thread starts, so that it inherits the mask: signals are for the program's
     // threads.
     unsafe {
         let (mut all, mut before) = (std::mem::zeroed(), std::mem::zeroed());
         libc::sigfillset(&raw mut all);
         libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
-        drop(builder.spawn(move || handler.run()));
+        drop(builder.spawn(move || handler.run(begun)));
         libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut());
     }
+    // From here on others find the thread. An error: it did not start.
+    let _ = begins.recv();
 }
 
 struct Handler {
@@ -63,8 +67,9 @@ struct Handler {
 }
 
 impl Handler {
-    fn run(&self) {
+    fn run(&self, begun: Sender<()>) {
         self.mailbox.begin(thread_id() as u32);
+        drop(begun);
         loop {
             let request = self.mailbox.next();
             wait_for_peers(std::process::id().cast_signed());
