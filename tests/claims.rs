@@ -778,18 +778,11 @@ fn a_new_size_survives_the_service() {
 // Processes that a command leaves behind: tmux, ssh-agent and the like lose only the GPU; a leftover that works on
 // the GPU keeps the claim.
 
-/// The pipe `in` of the station's directory, which never ends while this is open.
-fn input(station: &Station) -> File {
-    let path = station.dir().join("in");
-    nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).expect("made");
-    let mut both = File::options();
-    both.read(true).write(true).open(path).expect("opened")
-}
-
 /// A claim whose command starts `leftover` in a session of its own and exits once it has printed `ready` (empty: at
 /// once). The returned file is the leftover's input; its output goes to `out` in the station's directory.
 fn leave_behind(station: &Station, flags: &[&str], leftover: &str, ready: &str) -> (File, PathBuf) {
-    let (hold, out) = (input(station), station.dir().join("out"));
+    let dir = station.dir();
+    let (hold, out) = (support::pipe(&dir.join("in")), dir.join("out"));
     let script = format!(
         "setsid {leftover} < in > out 2>&1 & until grep -qs '{ready}' out || [ -z '{ready}' ]; do sleep 0.02; done"
     );
@@ -949,7 +942,7 @@ fn a_held_claim_is_joined_and_ends_by_release_alone() {
 fn more_processes_than_slots_disturb_nobody_and_places_come_back() {
     let station = station();
     let script = "i=0; while [ $i -lt 130 ]; do \"$0\" < in >> all & i=$((i+1)); done; wait";
-    let hold = input(&station);
+    let hold = support::pipe(&station.dir().join("in"));
     let mut command = station.command();
     command
         .args("claim -q -g 1 --gpu-ids 2 -- sh -c".split(' '))

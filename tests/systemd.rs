@@ -775,11 +775,9 @@ fn a_users_own_service_holds_caps_and_finds_claims_again_without_cgroups() {
     // A daemonized child has no ancestor in the claim: its registration identifies its claim, which continues until it
     // has freed the GPU.
     let fifo = account.path("home/stop");
-    nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).expect("made");
-    std::os::unix::fs::chown(&fifo, Some(account.uid()), None).expect("given");
     // Keeps the daemon's input open when the command has exited.
-    let mut both = std::fs::File::options();
-    let hold = both.read(true).write(true).open(&fifo).expect("a pipe");
+    let hold = support::pipe(&fifo);
+    std::os::unix::fs::chown(&fifo, Some(account.uid()), None).expect("given");
     let script = "mkfifo out; setsid sh -c '\"$0\" < stop > out & exec true' \"$0\"; read line < out; echo \"$line\"";
     let mut command = account.gshare(&["claim", "-q", "-g", "0.25", "--", "sh", "-c", script]);
     command.arg(account.path("bin/raw_client"));

@@ -18,6 +18,7 @@ pub mod steps;
 pub mod terminal;
 pub mod users;
 
+use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
@@ -165,6 +166,13 @@ pub fn refused(station: &Station, words: &[&str]) -> String {
     let errors = String::from_utf8_lossy(&output.stderr).trim().to_owned();
     assert_eq!(output.status.code(), Some(75), "{words:?}: {errors}");
     errors
+}
+
+/// A new pipe, which never ends while this is open.
+pub fn pipe(path: &Path) -> File {
+    nix::unistd::mkfifo(path, nix::sys::stat::Mode::S_IRWXU).expect("made");
+    let mut both = File::options();
+    both.read(true).write(true).open(path).expect("opened")
 }
 
 /// Waits until no claim is left.

@@ -7,9 +7,9 @@ use std::process::Command;
 use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
 use std::thread::available_parallelism;
 
-/// The directory of an environment's programs, for one test. As many tests have one at a time as there are processors:
-/// what starts and compiles in six of them would take longer than Jupyter waits for a kernel. A test that also is
-/// `alone` is that first.
+/// The directory of an environment's programs, for one test. As many tests have one at a time as there are processors,
+/// since a server, its kernels and what they compile must start within a minute. A test that also is `alone` is that
+/// first.
 pub struct Programs(PathBuf);
 
 static RUNNING: (Mutex<usize>, Condvar) = (Mutex::new(0), Condvar::new());

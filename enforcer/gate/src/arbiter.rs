@@ -1070,10 +1070,10 @@ impl Arbiter {
         // A claim that used its last turn reports the end of this one, unless a light claim is due then.
         let used_last = |id| self.records.iter().any(|r| r.id == id && r.has_taken);
         let reports = matches!(holder, Holder::Claim(id) if used_last(id)) && due.is_none();
-        let (soon, late) = (began_ns + SILENCE_NS / 2, began_ns + SILENCE_NS / 5 * 3);
-        let is_trusted = reports && !taken && !backlog && !is_met && now < soon;
+        let trusted_ns = began_ns + SILENCE_NS / 2;
+        let is_trusted = reports && !taken && !backlog && !is_met && now < trusted_ns;
         if is_trusted {
-            beat = (ends_ns + LEAST_TURN_NS).clamp(soon, late);
+            beat = (ends_ns + LEAST_TURN_NS).clamp(trusted_ns, trusted_ns + SILENCE_NS / 10);
         }
         if let Some(claim) = gated().find(|c| holder == Holder::Claim(c.id)) {
             let state = self.state(claim);
@@ -1233,11 +1233,24 @@ mod tests {
         mine: &[Process],
         others: &[Process],
     ) -> Option<(Mode, u64)> {
-        let mut orders = Vec::new();
-        let claims = [claim(0, mine), claim(1, others)];
-        arbiter.step(now, &claims, &mut |_, _| true, &mut orders);
-        let own = orders.iter().find(|order| order.id == 0);
+        let own = order_by_part(arbiter, now, 500, mine, others);
         own.map(|order| (order.word.mode(), order.turn_ends_ns))
+    }
+
+    /// The same, where the first has this many thousandths and the other the rest.
+    fn order_by_part(
+        arbiter: &mut Arbiter,
+        now: u64,
+        part: u32,
+        mine: &[Process],
+        others: &[Process],
+    ) -> Option<Order> {
+        let mut orders = Vec::new();
+        let mut claims = [claim(0, mine), claim(1, others)];
+        claims[0].request_permille = part;
+        claims[1].request_permille = 1000 - part;
+        arbiter.step(now, &claims, &mut |_, _| true, &mut orders);
+        orders.into_iter().find(|order| order.id == 0)
     }
 
     /// Two claims on two GPUs, each of which mostly needs another one, also after a change of the set of GPUs, of their
@@ -1372,25 +1385,19 @@ mod tests {
     fn each_turn_is_a_new_decision() {
         let (began, waits) = (1000 * MS, [process(0, true, 0)]);
         let mut arbiter = of_two(began, &waits);
+        arbiter.records[1].ahead_ns = 9e9;
         let mut turn = |now, mine: &[Process], part| {
-            let mut claims = [claim(0, mine), claim(1, &waits)];
-            claims[0].request_permille = part;
-            claims[1].request_permille = 1000 - part;
-            arbiter.records[1].ahead_ns = 9e9;
-            let mut orders = Vec::new();
-            arbiter.step(now, &claims, &mut |_, _| true, &mut orders);
-            let own = orders.iter().find(|order| order.id == 0);
-            own.map(|order| (order.word, order.turn_ends_ns))
+            order_by_part(&mut arbiter, now, part, mine, &waits).expect("a turn")
         };
-        let (first, ends_ns) = turn(began, &waits, 900).expect("a turn");
+        let first = turn(began, &waits, 900);
         let through = [Process {
             stamp: 2,
-            expected_ns: ends_ns + 90 * MS,
+            expected_ns: first.turn_ends_ns + 90 * MS,
             ..waits[0]
         }];
-        let (second, earlier_ns) = turn(began + MS, &through, 500).expect("a turn");
-        assert!(earlier_ns < ends_ns);
-        assert_ne!(first, second);
+        let second = turn(began + MS, &through, 500);
+        assert!(second.turn_ends_ns < first.turn_ends_ns);
+        assert_ne!(first.word, second.word);
     }
 
     /// The process is stopped after a turn that it used.
@@ -1417,10 +1424,17 @@ mod tests {
         let (began, waits) = (1000 * MS, [process(0, true, 0)]);
         let mut arbiter = of_two(began, &waits);
         arbiter.records[1].ahead_ns = 9e9;
-        let mut step = |now, mine: &[Process]| order_of_first(&mut arbiter, now, mine, &waits);
-        let ends_ns = step(began, &waits).expect("a turn").1;
-        assert_eq!(ends_ns, began + CYCLE_NS, "however far the other is ahead");
-        for at in 1..14 {
+        let mut step = |now, mine: &[Process]| {
+            let own = order_by_part(&mut arbiter, now, 750, mine, &waits);
+            own.map(|order| order.turn_ends_ns)
+        };
+        let ends_ns = step(began, &waits).expect("a turn");
+        assert!(ends_ns > began + 17 * MS);
+        assert!(
+            ends_ns <= began + 2 * CYCLE_NS,
+            "not until it is as far ahead"
+        );
+        for at in 1..17 {
             let said = Process {
                 stamp: 1 + at,
                 ..waits[0]
