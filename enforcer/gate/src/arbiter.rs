@@ -1308,6 +1308,35 @@ mod tests {
         }
     }
 
+    /// A claim that needs much more than before, and another, until the GPU is scarce.
+    #[test]
+    fn what_claims_took_while_all_launched_is_counted_once() {
+        let (mut arbiter, mut now, mut ran_ns) = (Arbiter::default(), 1000 * MS, [0, 0]);
+        for at in 0.. {
+            assert!(at < 80, "it becomes scarce");
+            now += 25 * MS;
+            ran_ns[0] += if at < 40 { 5 * MS } else { 25 * MS };
+            ran_ns[1] += 12 * MS;
+            let both = ran_ns.map(|demand_ns| {
+                [Process {
+                    demand_ns,
+                    said_ns: now,
+                    stamp: now,
+                    ..process(0, false, 0)
+                }]
+            });
+            let claims = [claim(0, &both[0]), claim(1, &both[1])];
+            let looked_ns = arbiter.looked_ns;
+            arbiter.step(now, &claims, &mut |_, _| true, &mut Vec::new());
+            if arbiter.is_scarce {
+                let counted: f64 = arbiter.records.iter().map(|r| r.ahead_ns / 2.0).sum();
+                let window_ns = (now - looked_ns) as f64;
+                assert!((counted / window_ns - 1.0).abs() < 0.01, "{counted}");
+                break;
+            }
+        }
+    }
+
     /// A turn that counts as three, with another claim's kernel on the GPU all the time.
     #[test]
     fn what_is_shown_of_a_turn_is_the_time_that_it_took() {

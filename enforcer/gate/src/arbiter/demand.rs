@@ -293,19 +293,23 @@ impl Arbiter {
         }
         if !self.is_scarce && ((sum >= SCARCE && takes_more) || at_limit) {
             self.is_scarce = true;
-            self.charge_open(sum, window, claims);
+            self.charge_open(window, claims);
         } else if self.is_scarce && now.saturating_sub(self.low_since_ns) >= ENOUGH_NS {
             self.is_scarce = false;
         }
     }
 
     /// Charges the time that claims used while all launched at once, when that ends.
-    fn charge_open(&mut self, sum: f64, window_ns: u64, claims: &[Claim<'_>]) {
+    fn charge_open(&mut self, window_ns: u64, claims: &[Claim<'_>]) {
         let gated: Vec<&Claim<'_>> = claims.iter().filter(|c| c.is_gated).collect();
         let shares = super::divide(&gated);
+        let parts = gated
+            .iter()
+            .map(|c| self.record(c.id).map_or(0.0, |r| r.demand.part()));
+        let sum = parts.sum::<f64>().max(1.0);
         for (claim, share) in gated.iter().zip(&shares.claims) {
             if let Some(record) = self.record(claim.id) {
-                let took = record.demand.part() / sum.max(1.0) * window_ns as f64;
+                let took = record.demand.part() / sum * window_ns as f64;
                 record.ahead_ns += took / share.max(1e-3);
             }
         }
