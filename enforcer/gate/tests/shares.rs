@@ -242,6 +242,26 @@ fn long_kernels_of_claims_that_begin_at_any_time_hold_their_shares() {
     assert_eq!(missed, 0, "of {runs}");
 }
 
+/// Claims that wait for each other's kernels all the time need more than there is, also while no duration is known.
+#[test]
+fn a_gpu_does_not_become_plenty_during_long_kernels() {
+    for seed in 1..=4 * SEEDS {
+        let mut sim = Sim::new(2, seed);
+        for claim in 0..2 {
+            let p = sim.process(claim);
+            sim.thread(p, Program::Two { kernel: 200 * MS }, 1.0);
+            let begins = MS + sim.rng.below(400 * MS);
+            sim.act(begins, Act::Start(p));
+        }
+        let mut gate = turns(&mut sim, &asked(&[900, 100]));
+        sim.run(600 * MS, &mut gate);
+        for at in 0..30 {
+            assert!(gate.arbiter.is_contended(), "seed {seed}, {} ms", at * 100);
+            sim.run(100 * MS, &mut gate);
+        }
+    }
+}
+
 /// Kernels nearly as long as the neighbour's do not count as equal: shares are of time in the long run, too.
 #[test]
 fn nearly_equal_kernels_hold_their_shares() {

@@ -59,6 +59,16 @@ impl Demand {
         self.way_ns = 0;
     }
 
+    /// It was held back nearly all the time: it needs as much as possible where it waits, also with kernels of unknown
+    /// duration.
+    fn wait(&mut self, processes: &[Process]) {
+        for p in processes.iter().filter(|p| p.waiting) {
+            let gpus = self.ran.len().max(p.gpu + 1);
+            self.ran.resize(gpus, 0.0);
+            self.ran[p.gpu] = 1.0;
+        }
+    }
+
     /// For a window that ends now: the parts that its launches took on each GPU, the largest part that it had of one,
     /// and the largest that it would need of one without the others. `None` if unknown.
     fn over_window(
@@ -239,6 +249,7 @@ impl Arbiter {
             if parts.is_none() && (is_new || claim.processes.iter().any(|p| p.waiting)) {
                 demand.begin(now, claim.processes);
                 takes_more |= demand.heavy;
+                demand.wait(claim.processes);
                 add(&demand.ran);
                 continue;
             }
