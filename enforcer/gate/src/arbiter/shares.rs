@@ -13,11 +13,9 @@ pub(super) struct Shares {
 /// times weight.
 pub(super) fn divide(claims: &[&Claim<'_>]) -> Shares {
     let permille = |value: u32| f64::from(value.min(1000)) / 1000.0;
-    let limits: Vec<f64> = claims.iter().map(|c| permille(c.limit_permille)).collect();
-    let mut shares: Vec<f64> = claims
-        .iter()
-        .zip(&limits)
-        .map(|(c, limit)| permille(c.request_permille.max(1)).min(*limit))
+    let limit = |i: usize| permille(claims[i].limit_permille);
+    let mut shares: Vec<f64> = (0..claims.len())
+        .map(|i| permille(claims[i].request_permille.max(1)).min(limit(i)))
         .collect();
     let promised: f64 = shares.iter().sum();
     if promised > 1.0 {
@@ -26,29 +24,33 @@ pub(super) fn divide(claims: &[&Claim<'_>]) -> Shares {
         }
     }
     let mut left = 1.0 - shares.iter().sum::<f64>();
-    let mut tiers: Vec<u8> = claims.iter().map(|c| c.tier).collect();
-    tiers.sort_unstable();
-    tiers.dedup();
-    for tier in tiers {
+    let mut tier = claims.iter().map(|c| c.tier).min();
+    while let Some(this) = tier {
         // Each round a claim reaches its limit, or all is divided.
         for _ in 0..=claims.len() {
-            let may = |i: usize| claims[i].tier == tier && shares[i] + 1e-9 < limits[i];
+            let may = |i: &usize, shares: &[f64]| {
+                claims[*i].tier == this && shares[*i] + 1e-9 < limit(*i)
+            };
             let weight = |i: usize| {
                 f64::from(claims[i].request_permille.max(1))
                     * f64::from(claims[i].weight_milli.max(1))
             };
-            let open: Vec<usize> = (0..claims.len()).filter(|&i| may(i)).collect();
-            let total: f64 = open.iter().map(|&i| weight(i)).sum();
-            if left < 1e-9 || open.is_empty() {
+            let open = (0..claims.len()).filter(|i| may(i, &shares));
+            let total: f64 = open.map(weight).sum();
+            if left < 1e-9 || total == 0.0 {
                 break;
             }
             let give = left;
-            for i in open {
-                let more = (give * weight(i) / total).min(limits[i] - shares[i]);
-                shares[i] += more;
-                left -= more;
+            for i in 0..claims.len() {
+                if may(&i, &shares) {
+                    let more = (give * weight(i) / total).min(limit(i) - shares[i]);
+                    shares[i] += more;
+                    left -= more;
+                }
             }
         }
+        let after = claims.iter().map(|c| c.tier).filter(|next| *next > this);
+        tier = after.min();
     }
     Shares {
         claims: shares,
