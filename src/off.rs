@@ -122,7 +122,7 @@ pub(crate) fn open(paths: &Paths, root: &str) -> Opened {
             Ok(page) => {
                 page.set_memory_cap(u64::MAX);
                 let free = Word(page.turn_word()).next(Mode::Free);
-                page.set_turn(free.0, 0, 0, 0, true);
+                page.set_turn(free.0, 0..0, 0, 0, true);
                 opened.pages += 1;
             }
             Err(error) => opened.trouble.push(error.to_string()),

@@ -341,7 +341,7 @@ fn agree(claims: &[Entry]) {
     let newest = |claim: u64| claims.iter().filter(move |e| e.claim == claim).map(word);
     for entry in claims {
         let word = newest(entry.claim).max().unwrap_or(0);
-        entry.turning.limits.set_turn(word, 0, 0, 0, true);
+        entry.turning.limits.set_turn(word, 0..0, 0, 0, true);
     }
 }
 
@@ -585,7 +585,7 @@ impl Set {
                 let limits = &entry.turning.limits;
                 limits.set_turn(
                     order.word.0,
-                    order.turn_ends_ns,
+                    order.turn_begins_ns..order.turn_ends_ns,
                     order.ahead_ns,
                     order.flags.0,
                     order.word.mode() != Mode::Closed,
@@ -733,9 +733,9 @@ mod tests {
         // The older decision is in the other page.
         let closed = Word::default().next(Mode::Closed);
         let turn = closed.next(Mode::Turn);
-        a.turning.limits.set_turn(closed.0, 0, 0, 0, true);
-        b.turning.limits.set_turn(turn.0, 9, 9, 3, true);
-        gone.turning.limits.set_turn(closed.0, 0, 0, 0, true);
+        a.turning.limits.set_turn(closed.0, 0..0, 0, 0, true);
+        b.turning.limits.set_turn(turn.0, 8..9, 9, 3, true);
+        gone.turning.limits.set_turn(closed.0, 0..0, 0, 0, true);
         let second = of(2, 1);
         sets = regroup(sets, together(table(&[&a, &b, &other, &second])));
         assert_eq!(sets.keys().copied().collect::<Vec<_>>(), [0]);

@@ -130,7 +130,9 @@ pub struct Turn {
     /// Further conditions of the mode, as bits of the gate's flags.
     pub flags: AtomicU32,
     _pad1: AtomicU32,
-    _pad2: [AtomicU64; 9],
+    /// Start of the turn; until then it is another claim's. In the past, or 0: it has begun.
+    pub begins_ns: AtomicU64,
+    _pad2: [AtomicU64; 8],
 }
 
 impl LimitsPage {
@@ -391,6 +393,7 @@ stay! {
     }
     Turn {
         word 0, ends_ns 8, beat_ns 16, frame_offset_ns 24, frame_window_ns 32, ahead_ns 40, flags 48,
+        begins_ns 56,
     }
     Slot {
         charge 0, reserving 8, requested 16, context_bytes 24, allocations 32, generation 128, start_time 136,

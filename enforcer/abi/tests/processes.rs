@@ -368,7 +368,7 @@ const LIMITS_OF_0_2: &[(u64, u64)] = &[
     (0, 0x316d_696c_7268_7367), (8, 0x1000_0000_0003), (16, 3), (24, 0x909_0909_0909_0909),
     (32, 0x909_0909_0909_0909), (40, 77), (48, 2), (56, 0x7_0000_0001), (64, 50), (72, 51), (80, 52),
     (88, 53), (96, 0x37_0000_0036), (104, 68), (112, 69), (120, 0x38_0000_0039), (128, 61), (136, 62),
-    (144, 65), (152, 66), (160, 67), (168, 63), (176, 64),
+    (144, 65), (152, 66), (160, 67), (168, 63), (176, 64), (184, 60),
 ];
 
 fn words(page: impl AsFd) -> Vec<(u64, u64)> {
@@ -484,7 +484,7 @@ fn the_pages_of_0_2_are_understood() {
     limits.set_gpu_index(Some(6));
     limits.set_mps_pinned(56);
     limits.set_mps_percentage(57);
-    limits.set_turn(61, 62, 63, 64, true);
+    limits.set_turn(61, 60..62, 63, 64, true);
     limits.turn_beat(65);
     limits.set_frame(66, 67);
     limits.page().claimable_bytes.store(68, Ordering::SeqCst);

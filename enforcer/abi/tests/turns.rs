@@ -55,7 +55,7 @@ fn a_new_turn_wakes_who_waits_on_a_read_only_mapping() {
             })
             .collect();
         std::thread::yield_now();
-        file.set_turn(6, 77, 88, 3, true);
+        file.set_turn(6, 66..77, 88, 3, true);
         for waiter in waiters {
             assert_eq!(waiter.join().unwrap(), 77);
         }

@@ -11,11 +11,13 @@ mod demand;
 mod long;
 mod pause;
 mod pick;
+mod plan;
 mod shares;
 
 use demand::Demand;
 use long::Usual;
 use pause::Pauses;
+use plan::Plan;
 use shares::divide;
 
 use crate::{Flags, Mode, PERIOD_NS, QUEUED_NS, SILENCE_NS, Word};
@@ -137,6 +139,8 @@ pub struct Order {
     pub id: u64,
     /// The decision.
     pub word: Word,
+    /// Start of the turn, for [`Mode::Turn`]; 0: at once.
+    pub turn_begins_ns: u64,
     /// End of the turn, for [`Mode::Turn`].
     pub turn_ends_ns: u64,
     /// How far the claim may run ahead of the GPU; 0: as the mode allows.
@@ -145,10 +149,11 @@ pub struct Order {
     pub flags: Flags,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Record {
     id: u64,
     word: Word,
+    turn_begins_ns: u64,
     turn_ends_ns: u64,
     ahead_of_gpu_ns: u64,
     flags: Flags,
@@ -181,6 +186,7 @@ impl Record {
         Record {
             id,
             word,
+            turn_begins_ns: 0,
             turn_ends_ns: 0,
             ahead_of_gpu_ns: 0,
             flags: Flags::NONE,
@@ -244,7 +250,7 @@ impl Phase {
 }
 
 /// Decides the turns on one GPU.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Arbiter {
     phase: Phase,
     records: Vec<Record>,
@@ -269,6 +275,7 @@ pub struct Arbiter {
     turns: u64,
     /// Counted length of a turn while all claims' turns last about the same.
     even_ns: Option<u64>,
+    plan: Option<Plan>,
 }
 
 impl Default for Arbiter {
@@ -288,6 +295,7 @@ impl Default for Arbiter {
             beside: Vec::new(),
             turns: 0,
             even_ns: None,
+            plan: None,
         }
     }
 }
@@ -296,6 +304,7 @@ impl Default for Arbiter {
 #[derive(Debug, Clone, Copy)]
 struct Says {
     mode: Mode,
+    turn_begins_ns: u64,
     turn_ends_ns: u64,
     ahead_ns: u64,
     flags: Flags,
@@ -322,6 +331,7 @@ impl Says {
     const fn just(mode: Mode) -> Says {
         Says {
             mode,
+            turn_begins_ns: 0,
             turn_ends_ns: 0,
             ahead_ns: 0,
             flags: Flags::NONE,
@@ -430,6 +440,7 @@ impl Arbiter {
         is_alive: &mut dyn FnMut(u64, usize) -> bool,
         orders: &mut Vec<Order>,
     ) -> Option<u64> {
+        self.adopt_plan(now);
         self.keep_records(now, claims);
         let gated = claims.iter().filter(|c| c.is_gated).count();
         let unlimited = claims
@@ -530,23 +541,28 @@ impl Arbiter {
         };
         let Says {
             mode,
+            turn_begins_ns,
             turn_ends_ns,
             ahead_ns,
             flags,
         } = says;
-        let is_new = record.word.mode() != mode || record.flags != flags;
+        let is_new = record.word.mode() != mode
+            || record.flags != flags
+            || record.turn_begins_ns != turn_begins_ns;
         if !is_new && record.turn_ends_ns == turn_ends_ns && record.ahead_of_gpu_ns == ahead_ns {
             return;
         }
         if is_new || mode == Mode::Turn && record.turn_ends_ns < turn_ends_ns {
             record.word = record.word.next(mode);
         }
+        record.turn_begins_ns = turn_begins_ns;
         record.turn_ends_ns = turn_ends_ns;
         record.ahead_of_gpu_ns = ahead_ns;
         record.flags = flags;
         orders.push(Order {
             id,
             word: record.word,
+            turn_begins_ns,
             turn_ends_ns,
             ahead_ns,
             flags,
@@ -811,6 +827,14 @@ impl Arbiter {
         p.expected_ns.saturating_add(waits_ns)
     }
 
+    /// When the work of the light claims at work is nearly over.
+    fn light_until_ns(&self, claims: &[Claim<'_>]) -> Option<u64> {
+        let lit = claims.iter().filter(|c| self.lit.contains(&c.id));
+        let busy = lit.flat_map(|c| c.processes).filter(|p| p.busy);
+        let over = busy.map(|p| self.over_ns(p)).max()?;
+        Some(over.saturating_sub(self.late_ns))
+    }
+
     /// Light claims have work: the heavy claim in turn stops, and is charged for its work that is still on the GPU.
     fn give_way(&mut self, now: u64, claims: &[Claim<'_>]) {
         let lit = std::mem::take(&mut self.lit);
@@ -846,10 +870,7 @@ impl Arbiter {
             }
             Phase::Quiet { .. } | Phase::Plenty => {}
         }
-        for id in self.lit.clone() {
-            let Some(claim) = claims.iter().find(|c| c.id == id) else {
-                continue;
-            };
+        for claim in claims.iter().filter(|c| self.lit.contains(&c.id)) {
             let said = claim.processes.iter().map(|p| p.said_ns).max();
             let late = now.saturating_sub(said.unwrap_or(now)).min(LATE_AT_MOST_NS);
             self.late_ns = self.late_ns - self.late_ns / 8 + late / 8;
@@ -872,12 +893,12 @@ impl Arbiter {
 
     /// Gives the next turn, or leaves the GPU to the active claims.
     fn decide(&mut self, now: u64, claims: &[Claim<'_>], orders: &mut Vec<Order>) -> Option<u64> {
-        let states: Vec<State> = claims.iter().map(|c| self.state(c)).collect();
-        let contenders: Vec<(&Claim<'_>, State)> = claims
-            .iter()
-            .zip(states)
-            .filter(|(c, _)| c.is_gated && self.is_active(now, c.id))
-            .collect();
+        let mut contenders = Vec::with_capacity(claims.len());
+        for claim in claims.iter().filter(|c| c.is_gated) {
+            if self.is_active(now, claim.id) {
+                contenders.push((claim, self.state(claim)));
+            }
+        }
         let only = match contenders[..] {
             [] => Some(None),
             [(claim, _)] if claim.limit_permille >= 1000 => Some(Some(claim.id)),
@@ -1034,14 +1055,29 @@ impl Arbiter {
         };
         let gated = || claims.iter().filter(|c| c.is_gated);
         let has_light = gated().any(|c| !self.is_heavy(c.id) && self.is_active(now, c.id));
+        let plan = match holder {
+            Holder::Light => self.foresee(now, claims),
+            Holder::Claim(_) | Holder::Nobody => None,
+        };
+        let is_set = claims.iter().any(|c| c.has_many());
         // All others stop before the holder begins.
         for claim in gated().filter(|c| holder != Holder::Claim(c.id)) {
-            let says = if self.is_heavy(claim.id) {
-                Says::CLOSED
-            } else {
-                Says::LIGHT
+            let is_as_told = |r: &Record| r.id == claim.id && r.pauses.is_as_told();
+            let says = match &plan {
+                Some(plan) if plan.id == claim.id => plan.says,
+                _ if self.is_heavy(claim.id) => Says::CLOSED,
+                _ if !is_set && self.records.iter().any(is_as_told) => Says {
+                    flags: Says::LIGHT.flags.and(Flags::LATER),
+                    ..Says::LIGHT
+                },
+                _ => Says::LIGHT,
             };
             self.order(claim.id, says, orders);
+        }
+        if let Some(plan) = plan {
+            let next_ns = plan.next_ns;
+            self.keep_plan(plan);
+            return Some(next_ns);
         }
         // Work that would delay a light claim that is due goes after it.
         let back = self.expected_back(now, holder).filter(|_| has_light);
@@ -1087,12 +1123,9 @@ impl Arbiter {
             }
         }
         if holder == Holder::Light {
-            let lit = claims.iter().filter(|c| self.lit.contains(&c.id));
-            let busy = lit.flat_map(|c| c.processes).filter(|p| p.busy);
-            let over = busy.map(|p| self.over_ns(p)).max().unwrap_or(beat);
             // Processes whose work is over or waits call by themselves.
-            let soon = over.saturating_sub(self.late_ns);
-            return Some(if soon > now { soon.min(beat) } else { beat });
+            let until = self.light_until_ns(claims).filter(|until| *until > now);
+            return Some(until.map_or(beat, |until| until.min(beat)));
         }
         // A holder that has finished calls.
         let looks_at_end = holder == Holder::Nobody || (taken && empty_since_ns.is_some());

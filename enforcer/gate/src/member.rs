@@ -49,6 +49,8 @@ const GAP_NS: u64 = 2_000_000;
 pub struct View {
     /// The arbiter's decision.
     pub word: Word,
+    /// Start of the turn, for [`Mode::Turn`]; until then the claim waits as in another's turn.
+    pub turn_begins_ns: u64,
     /// End of the turn, for [`Mode::Turn`].
     pub turn_ends_ns: u64,
     /// How far the process may run ahead of the GPU; 0: as the mode allows.
@@ -168,6 +170,7 @@ enum Rule {
 pub struct Member {
     word: Word,
     word_since_ns: u64,
+    turn_begins_ns: u64,
     flags: Flags,
     /// Median of the measurements.
     prior_ns: u64,
@@ -228,11 +231,17 @@ pub struct Member {
     told_end_ns: u64,
 }
 
+/// How far the end of work that lasts this long may be from what was told.
+pub(crate) fn about_ns(ns: u64) -> u64 {
+    LATER_NS.max(ns / 16)
+}
+
 impl Default for Member {
     fn default() -> Self {
         Self {
             word: Word::default(),
             word_since_ns: 0,
+            turn_begins_ns: 0,
             flags: Flags::NONE,
             prior_ns: PRIOR_NS,
             refused: Vec::new(),
@@ -304,9 +313,9 @@ impl Member {
     }
 
     /// Adopts a new decision of the arbiter, which voids the grants of the last one.
-    pub fn adopt(&mut self, now: u64, word: Word, flags: Flags, tally: &Tally) {
+    pub fn adopt(&mut self, now: u64, word: Word, begins_ns: u64, flags: Flags, tally: &Tally) {
         let last = self.word;
-        if self.see(now, word, flags) {
+        if self.see(now, word, begins_ns, flags) {
             // Where the GPU is not shared, launches need no grant.
             if !word.is_shared_since(last) {
                 tally.unmark();
@@ -316,8 +325,9 @@ impl Member {
     }
 
     /// Whether the arbiter has decided again since the last check.
-    fn see(&mut self, now: u64, word: Word, flags: Flags) -> bool {
+    fn see(&mut self, now: u64, word: Word, begins_ns: u64, flags: Flags) -> bool {
         self.flags = flags;
+        self.turn_begins_ns = begins_ns;
         if word == self.word {
             return false;
         }
@@ -327,6 +337,14 @@ impl Member {
         self.fallback = None;
         self.rung_ns = 0;
         true
+    }
+
+    /// The mode, also before a turn begins.
+    fn mode(&self, now: u64) -> Mode {
+        match self.word.mode() {
+            Mode::Turn if now < self.turn_begins_ns => Mode::Closed,
+            mode => mode,
+        }
     }
 
     fn rule(&mut self, now: u64, view: &View) -> Rule {
@@ -347,6 +365,7 @@ impl Member {
                 let usual = (alone_for / 50).clamp(AHEAD_NS.0, AHEAD_NS.1);
                 Rule::Until(now.saturating_add(ahead(usual)))
             }
+            Mode::Turn if !silent && now < view.turn_begins_ns => Rule::Wait(view.turn_begins_ns),
             Mode::Turn if !silent => Rule::Until(view.turn_ends_ns.min(most)),
             Mode::Closed if !silent => Rule::Wait(sign.saturating_add(SILENCE_NS)),
             _ => self.fall_back(now, view),
@@ -409,7 +428,7 @@ impl Member {
         expected: Option<Expected>,
         ticket: &mut Option<u64>,
     ) -> Verdict {
-        self.see(now, view.word, view.flags);
+        self.see(now, view.word, view.turn_begins_ns, view.flags);
         if self.queue.is_empty() && self.fallback.is_none() {
             self.knocked_ns = now;
         }
@@ -597,7 +616,7 @@ impl Member {
             own_ns: issued_ns.saturating_sub(self.marked_ns),
             made_ns: now,
             begins_ns: self.end_ns.saturating_sub(self.scaled(grant_ns)).max(now),
-            alone: self.is_alone(),
+            alone: self.is_alone(now),
             assumed_ns,
         });
         self.marked_ns = self.marked_ns.max(issued_ns);
@@ -607,8 +626,8 @@ impl Member {
         true
     }
 
-    fn is_alone(&self) -> bool {
-        matches!(self.word.mode(), Mode::Open | Mode::Turn)
+    fn is_alone(&self, now: u64) -> bool {
+        matches!(self.mode(now), Mode::Open | Mode::Turn)
             && !self.flags.has(Flags::CROWD)
             && self.fallback.is_none()
     }
@@ -672,7 +691,7 @@ impl Member {
             0
         };
         let due = head.begins_ns + (head.begins_ns - head.made_ns) + self.scaled(own);
-        let patience_ns = match self.word.mode() {
+        let patience_ns = match self.mode(now) {
             Mode::Closed => return was_blocked,
             _ if self.flags.has(Flags::CROWD) => 4 * BLOCKED_NS.0,
             _ if self
@@ -736,7 +755,7 @@ impl Member {
         }
         self.fresh_since_ns = None;
         self.head_since_ns = now;
-        let alone = marker.alone && self.is_alone();
+        let alone = marker.alone && self.is_alone(now);
         if let Some(then) = self.last_done.filter(|_| alone && !was_blocked) {
             let wall = end.saturating_sub(then);
             if marker.own_ns > CHUNK_NS / 8 {
@@ -845,7 +864,7 @@ impl Member {
     pub fn signals(&mut self, now: u64) -> Signals {
         let waiting = self.has_waiters();
         let (was_waiting, was_busy) = self.told;
-        let closed = self.word.mode() == Mode::Closed;
+        let closed = self.mode(now) == Mode::Closed;
         let turns = matches!(self.word.mode(), Mode::Turn | Mode::Closed);
         let rings = self.word.mode() == Mode::Open && self.flags.has(Flags::RINGS);
         let expected_ns = if rings {
@@ -858,9 +877,15 @@ impl Member {
             self.end_ns
         };
         // Work whose end was seen late is over.
-        let later = self.busy
-            && expected_ns > now.max(self.told_end_ns.saturating_add(LATER_NS))
-            && now.saturating_add(SOON_NS) >= self.told_end_ns;
+        let left_ns = self.told_end_ns.saturating_sub(now);
+        let is_planned = self.flags.has(Flags::LATER);
+        let is_soon = is_planned || left_ns <= SOON_NS;
+        let more_ns = match is_planned {
+            true => LATER_NS.max(left_ns / 8),
+            false => LATER_NS,
+        };
+        let later =
+            self.busy && is_soon && expected_ns > now.max(self.told_end_ns.saturating_add(more_ns));
         // A claim that is held back while all launch takes whatever it can get.
         let full = self.word.mode() == Mode::Open
             && self.flags.has(Flags::CROWD)
@@ -871,10 +896,14 @@ impl Member {
             self.full_word = Some(self.word);
         }
         // The arbiter checks by itself at the expected end of all work.
+        let early_ns = match is_planned {
+            true => about_ns(self.told_end_ns.saturating_sub(self.busy_since_ns)),
+            false => LATER_NS,
+        };
         let as_told = was_busy
             && !self.busy
             && waiting == was_waiting
-            && now.saturating_add(LATER_NS) >= self.told_end_ns;
+            && now.saturating_add(early_ns) >= self.told_end_ns;
         let changed = (waiting, self.busy) != self.told;
         let long = self.busy && expected_ns > self.busy_since_ns + QUEUED_NS;
         let news = if self.flags.has(Flags::LONG) {
@@ -885,18 +914,20 @@ impl Member {
         self.told_long = long;
         // The rest of a turn before a light claim that is due is shorter than its next launch.
         let makes_way = self.flags.has(Flags::DUE) && waiting && self.next_ns <= LEFT_NS;
+        // It begins its turn by itself.
+        let begins = closed && self.word.mode() == Mode::Turn;
         let knock = rings && news
             || full
             || turns
                 && !makes_way
-                && ((waiting && !was_waiting && (closed || !self.busy))
+                && ((waiting && !was_waiting && !begins && (closed || !self.busy))
                     || (was_busy && !self.busy && !closed)
                     || (was_waiting && !waiting && !self.busy));
         if knock && rings && self.rung_ns == 0 {
             self.rung_ns = now;
         }
         // The arbiter reads news that arrive well before its own check.
-        let in_time = rings && now.saturating_add(SOON_NS) < self.told_end_ns;
+        let in_time = rings && !is_soon;
         if knock || !self.busy || in_time {
             self.told_end_ns = expected_ns;
         }
@@ -979,6 +1010,72 @@ mod tests {
         let over = 11 * MS + 200_000;
         member.done(over + 100_000, 1, Some((10 * MS + 200_000, over)), Some(MS));
         assert!(!member.signals(over + 100_000).knock);
+    }
+
+    /// Light claims have the GPU until then.
+    #[test]
+    fn a_turn_that_begins_later_is_begun_without_the_arbiter() {
+        let turn = View {
+            word: Word::default().next(Mode::Turn),
+            turn_begins_ns: 11 * MS,
+            turn_ends_ns: 30 * MS,
+            beat_ns: 10 * MS,
+            alive: true,
+            ..View::default()
+        };
+        let closed = View {
+            word: Word::default().next(Mode::Closed),
+            ..turn
+        };
+        let key = Key::kernel(0x5000, 768, 256);
+        for (view, knocks) in [(closed, true), (turn, false)] {
+            let (mut member, mut ticket) = (Member::default(), None);
+            let mut ask = |now| {
+                let verdict = member.ask(now, &view, key, sure(MS), &mut ticket);
+                (verdict, member.signals(now).knock)
+            };
+            let (verdict, knock) = ask(10 * MS);
+            assert!(matches!(verdict, Verdict::Wait { .. }));
+            assert_eq!(knock, knocks, "{view:?}");
+            if !knocks {
+                let until_ns = view.turn_begins_ns;
+                assert_eq!(verdict, Verdict::Wait { until_ns });
+                let (verdict, knock) = ask(until_ns);
+                assert!(matches!(verdict, Verdict::Go { .. }) && !knock);
+            }
+        }
+    }
+
+    /// It knows another kernel's end when it is launched, and that its last one ends a little later.
+    #[test]
+    fn work_that_goes_on_is_reported_at_once_where_the_arbiter_does_not_look_at_its_end() {
+        for is_planned in [false, true] {
+            let rings = Flags::CROWD.and(Flags::RINGS);
+            let view = View {
+                word: Word::default().next(Mode::Open),
+                flags: if is_planned {
+                    rings.and(Flags::LATER)
+                } else {
+                    rings
+                },
+                ahead_ns: 50 * MS,
+                alive: true,
+                ..View::default()
+            };
+            let (mut member, key) = (Member::default(), Key::kernel(0x5000, 768, 256));
+            let mut launch = |now, ns| {
+                member.ask(now, &view, key, sure(ns), &mut None);
+                member.returned();
+                member.mark(now, 1, Some(key), 0);
+                member.signals(now).knock
+            };
+            assert!(launch(10 * MS, 16 * MS), "its beginning");
+            assert!(
+                !launch(10 * MS + 1, 100_000),
+                "within an eighth of the rest"
+            );
+            assert_eq!(launch(10 * MS + 2, 4 * MS), is_planned);
+        }
     }
 
     #[test]

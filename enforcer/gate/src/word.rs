@@ -73,6 +73,9 @@ impl Flags {
     pub const DUE: Flags = Flags(4);
     /// With [`Flags::RINGS`]: only for work that lasts longer than others may have queued.
     pub const LONG: Flags = Flags(8);
+    /// With [`Flags::RINGS`]: at once for work that will last longer than reported, because the arbiter does not look at
+    /// its end.
+    pub const LATER: Flags = Flags(16);
 
     /// Both conditions.
     #[must_use]

@@ -239,6 +239,11 @@ impl Gpu {
         Flags(self.limits().turn.flags.load(Ordering::Relaxed))
     }
 
+    /// Start of the turn.
+    pub(crate) fn turn_begins_ns(&self) -> u64 {
+        self.limits().turn.begins_ns.load(Ordering::Relaxed)
+    }
+
     /// The gate's view of the claim's pages.
     pub(crate) fn gate_view(&self, word: Word, alive: bool) -> View {
         let turn = &self.limits().turn;
@@ -248,6 +253,7 @@ impl Gpu {
         let others = (0..usage.high_water()).filter(|slot| *slot != own);
         View {
             word,
+            turn_begins_ns: self.turn_begins_ns(),
             turn_ends_ns: read(&turn.ends_ns),
             beat_ns: read(&turn.beat_ns),
             ahead_ns: read(&turn.ahead_ns),

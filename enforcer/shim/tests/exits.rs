@@ -48,7 +48,7 @@ fn exits(way: &str, code: Option<i32>, signal: Option<i32>) {
         beat();
         desk.held.lock().unwrap()[0]
             .limits
-            .set_turn(word.0, 0, 0, 0, true);
+            .set_turn(word.0, 0..0, 0, 0, true);
         let client = if way == "python" {
             let mut client = desk.script(SCRIPT);
             client.hear();

@@ -57,7 +57,7 @@ impl Rig {
         self.word.set(self.word.get().next(mode));
         let held = self.desk.held.lock().unwrap();
         let ends = monotonic_ns() + ms * MS;
-        held[0].limits.set_turn(self.word.get().0, ends, 0, 0, true);
+        held[0].limits.set_turn(self.word.get().0, 0..ends, 0, 0, true);
     }
 
     fn said(&self) -> GateView {
@@ -439,7 +439,7 @@ fn short_launches_need_as_much_as_they_take() {
     {
         let held = rig.desk.held.lock().unwrap();
         let word = Word::default().next(Mode::Open);
-        held[0].limits.set_turn(word.0, 0, 4 * MS, 1, true);
+        held[0].limits.set_turn(word.0, 0..0, 4 * MS, 1, true);
     }
     let demand = || -> u64 {
         let held = rig.desk.held.lock().unwrap();
@@ -494,7 +494,7 @@ fn late_ends() -> Vec<u128> {
     {
         let held = rig.desk.held.lock().unwrap();
         let word = Word::default().next(Mode::Open);
-        held[0].limits.set_turn(word.0, 0, 4 * MS, 1, true);
+        held[0].limits.set_turn(word.0, 0..0, 4 * MS, 1, true);
         rig.word.set(word);
     }
     for (client, kernel, stream) in &mut members {

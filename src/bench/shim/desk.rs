@@ -54,7 +54,7 @@ impl Desk {
         for gpu in 0..scene.gpus() {
             let page = Page::make(&directory, gpu).context("cannot make the claim's pages")?;
             if scene == Scene::Shared {
-                page.limits.set_turn(SHARED, 0, 0, 0, true);
+                page.limits.set_turn(SHARED, 0..0, 0, 0, true);
             }
             pages.push(page);
         }

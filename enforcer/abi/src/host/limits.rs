@@ -3,6 +3,7 @@
 use std::{
     fs::{File, OpenOptions},
     io,
+    ops::Range,
     os::{
         fd::{AsFd, OwnedFd},
         unix::fs::{OpenOptionsExt, PermissionsExt},
@@ -237,12 +238,20 @@ impl LimitsFile {
     }
 
     /// Publishes whose turn it is on the GPU (see [`crate::Turn`]). Wakes waiting members if the decision is new and
-    /// one of them `may_go`. `ends_ns` is CLOCK_MONOTONIC.
-    pub fn set_turn(&self, word: u32, ends_ns: u64, ahead_ns: u64, flags: u32, may_go: bool) {
+    /// one of them `may_go`. `turn_ns` is CLOCK_MONOTONIC; a turn may begin later.
+    pub fn set_turn(
+        &self,
+        word: u32,
+        turn_ns: Range<u64>,
+        ahead_ns: u64,
+        flags: u32,
+        may_go: bool,
+    ) {
         let turn = &self.page().turn;
         turn.ahead_ns.store(ahead_ns, Ordering::Relaxed);
         turn.flags.store(flags, Ordering::Relaxed);
-        turn.ends_ns.store(ends_ns, Ordering::Relaxed);
+        turn.begins_ns.store(turn_ns.start, Ordering::Relaxed);
+        turn.ends_ns.store(turn_ns.end, Ordering::Relaxed);
         let before = turn.word.swap(word, Ordering::SeqCst);
         if before != word && may_go {
             futex_wake(&turn.word, Reach::Machine);

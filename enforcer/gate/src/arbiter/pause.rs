@@ -2,12 +2,15 @@
 //! and pause less after longer work.
 
 use super::{Arbiter, Claim, Holder, LATE_AT_MOST_NS, Record, demand::used};
-use crate::rhythm::Rhythm;
+use crate::{member::about_ns, rhythm::Rhythm};
 
 /// Other pauses are not predicted: they are too short to matter, or too long to mean anything.
 const FORESEEN_NS: std::ops::Range<u64> = 500_000..100_000_000;
 /// Extra wait for a claim that is due, as a part of its pause.
 const LATE_PART: u64 = 16;
+/// After this many times in a row that its work ended as told, the next will.
+const SURE: u8 = 3;
+
 /// The pauses of a light claim.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Pauses {
@@ -21,6 +24,9 @@ pub(super) struct Pauses {
     /// Lengths of its pauses, and intervals between beginnings.
     pause: Rhythm,
     beat: Rhythm,
+    /// Beginning and expected end of its work when it began, and how often in a row it ended then.
+    told: Option<(u64, u64)>,
+    as_told: u8,
 }
 
 impl Pauses {
@@ -31,6 +37,7 @@ impl Pauses {
         };
         // Work that lasts longer than expected is not a pause.
         if used_ns.saturating_sub(self.used_ns) > now.saturating_sub(self.looked_ns) / 4 {
+            self.as_told = 0;
             return;
         }
         let ns = now.saturating_sub(since);
@@ -44,6 +51,23 @@ impl Pauses {
         if let Some(began) = began {
             self.beat.saw(now.saturating_sub(began));
         }
+    }
+
+    fn see_end(&mut self, end_ns: Option<u64>) {
+        let Some((end_ns, (began_ns, told_ns))) = end_ns.zip(self.told) else {
+            return;
+        };
+        let is_as_told = end_ns.abs_diff(told_ns) <= about_ns(told_ns.saturating_sub(began_ns));
+        self.as_told = if is_as_told {
+            self.as_told.saturating_add(1)
+        } else {
+            0
+        };
+    }
+
+    /// Whether its work ends when it tells at the beginning.
+    pub(super) fn is_as_told(&self) -> bool {
+        self.as_told >= SURE
     }
 
     /// Window of its expected return by the better predictor so far; by its end the arbiter must have heard.
@@ -76,8 +100,11 @@ impl Arbiter {
             if let Some(Record { pauses, .. }) = self.record(claim.id) {
                 if is_lit {
                     pauses.ended(said.unwrap_or(now), used_ns);
+                    pauses.told = said.zip(over);
                 } else {
-                    (pauses.since_ns, pauses.looked_ns) = (over.or(said), now);
+                    let end_ns = over.or(said);
+                    pauses.see_end(end_ns);
+                    (pauses.since_ns, pauses.looked_ns) = (end_ns, now);
                     pauses.used_ns = used_ns;
                 }
             }

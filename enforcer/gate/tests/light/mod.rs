@@ -140,12 +140,42 @@ fn a_light_claim_beside_a_flood_waits_for_one_kernel() {
                 continue;
             }
             assert!(slower <= most, "{name}: {slower}");
-            assert!(looks <= 2.2, "{name}: {looks} looks a step");
+            // One at the beginning, and one at the end if that is not where it was told.
+            let most = if think_of(light) < MS { 2.2 } else { 1.8 };
+            assert!(looks <= most, "{name}: {looks} looks a step");
             assert!(wait <= kernel + kernel / 10 + late, "{name}: {wait}");
             // Of the time without the context switches that the light claim causes, and the gaps at them.
             let least = f64::from(1000 - request) / 1000.0;
             let spare = if think_of(light) < MS { 0.2 } else { 0.02 };
             assert!(used[1] >= least - spare, "{used:?}");
+        }
+    }
+}
+
+/// A flood knows the beginning of its next turn while the light claim is at work, and begins it by itself.
+#[test]
+fn a_turn_that_is_planned_begins_whatever_becomes_of_the_light_claim() {
+    for seed in 1..=2 * SEEDS {
+        for (act, least) in [
+            (Act::Kill(0), 0.97),
+            (Act::Stop(0), 0.97),
+            (Act::Silence, 0.74),
+        ] {
+            let programs = [sync(MS, 9 * MS), Program::Flood { kernel: MS }];
+            let mut sim = side_by_side(&programs, Costs::REAL, seed);
+            let mut gate = turns(&mut sim, &asked(&[250, 750]));
+            let at = 2 * SECOND + sim.rng.below(10 * MS);
+            sim.act(at, act);
+            sim.run(at, &mut gate);
+            sim.threads[1].worst_stall = 0;
+            sim.run(SECOND, &mut gate);
+            let (used, stall) = (
+                sim.used(sim.now - 900 * MS, sim.now),
+                sim.threads[1].worst_stall,
+            );
+            println!("{act:?}: {used:.3?}, {} ms", stall / MS);
+            assert!(used[1] >= least, "{act:?}, seed {seed}: {used:?}");
+            assert!(stall <= 60 * MS, "{act:?}, seed {seed}: {} ms", stall / MS);
         }
     }
 }
@@ -259,7 +289,7 @@ fn tokens_come_sooner_than_in_plain_time_slices() {
             without / US
         );
         assert!(with as f64 <= 0.7 * without as f64);
-        assert!(looks <= 2.5, "{looks}");
+        assert!(looks <= 1.6, "{looks}");
         // Of the 80 % that the tokens leave.
         assert!(used[1] > 0.6, "{used:?}");
     }

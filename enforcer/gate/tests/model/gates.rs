@@ -149,6 +149,7 @@ impl Turns {
         let page = |(id, _)| Order {
             id: id as u64,
             word: gshare_gate::Word::default(),
+            turn_begins_ns: 0,
             turn_ends_ns: 0,
             ahead_ns: 0,
             flags: Flags::NONE,
@@ -178,6 +179,7 @@ impl Turns {
             .sum();
         View {
             word: self.pages[claim].word,
+            turn_begins_ns: self.pages[claim].turn_begins_ns,
             turn_ends_ns: self.pages[claim].turn_ends_ns,
             ahead_ns: self.pages[claim].ahead_ns,
             flags: self.pages[claim].flags,
@@ -265,7 +267,8 @@ impl Gate for Turns {
             g.tally.know(key, Fill::default());
         }
         let expected = g.tally.expected(key);
-        g.member.adopt(sim.now, view.word, view.flags, &g.tally);
+        let begins_ns = view.turn_begins_ns;
+        (g.member).adopt(sim.now, view.word, begins_ns, view.flags, &g.tally);
         g.member.refund(g.tally.take_grant(place));
         let is_marked = g.tally.is_marked(place);
         match g.member.ask(sim.now, &view, key, expected, ticket) {
@@ -297,9 +300,10 @@ impl Gate for Turns {
     }
 
     fn watch(&mut self, sim: &mut Sim, p: usize) {
-        let Order { word, flags, .. } = self.pages[sim.processes[p].claim];
+        let page = self.pages[sim.processes[p].claim];
         let g = &mut self.gated[p];
-        g.member.adopt(sim.now, word, flags, &g.tally);
+        let begins_ns = page.turn_begins_ns;
+        (g.member).adopt(sim.now, page.word, begins_ns, page.flags, &g.tally);
         for mark in sim.take_over(p) {
             let Mark {
                 thread,

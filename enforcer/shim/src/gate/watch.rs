@@ -96,7 +96,8 @@ impl Gate {
         let word = Word(gpu.limits().turn.word.load(Ordering::Acquire));
         let now = monotonic_ns();
         let mut inner = self.lock();
-        inner.member.adopt(now, word, gpu.gate_flags(), &gpu.tally);
+        let (begins_ns, flags) = (gpu.turn_begins_ns(), gpu.gate_flags());
+        (inner.member).adopt(now, word, begins_ns, flags, &gpu.tally);
         if inner.over_ns.is_some_and(|over| over <= now) {
             self.say_work(gpu, &mut inner);
         }
