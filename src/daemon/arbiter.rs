@@ -245,10 +245,15 @@ fn run(shared: &Shared, woken: &UnixDatagram, mut bells: Bells) {
             let of =
                 |turns: &Turns, e: &Entry| turns.get(&e.gpu).copied().filter(|t| t.0 == e.claim);
             // A claim that got a turn elsewhere, or a longer one, may need one here. Where it has one, that can wait for the
-            // next look.
+            // next look; where it does not wait for one, it will ring.
+            let waits = |claim| {
+                let mut here = set.claims.iter().filter(|e| e.claim == claim);
+                here.any(|e| e.said(now, 0).any(|p| p.waiting))
+            };
             let begins = |e: &Entry| {
                 let turn = of(&turns, e);
-                turn.is_some() && turn != of(&before, e) && !set.arbiter.has_turn(e.claim)
+                let is_new = turn.is_some() && turn != of(&before, e);
+                is_new && !set.arbiter.has_turn(e.claim) && waits(e.claim)
             };
             if set.beyond.iter().any(begins) {
                 set.next_ns = set.next_ns.map(|_| now);

@@ -827,6 +827,20 @@ impl Arbiter {
         p.expected_ns.saturating_add(waits_ns)
     }
 
+    /// What a light claim is told.
+    fn light(&self, id: u64, is_set: bool) -> Says {
+        let record = self.records.iter().find(|r| r.id == id);
+        let more = match record.map(|r| &r.pauses) {
+            Some(pauses) if is_set && pauses.goes_on() => Flags::ENDS,
+            Some(pauses) if !is_set && pauses.is_as_told() => Flags::LATER,
+            _ => Flags::NONE,
+        };
+        Says {
+            flags: Says::LIGHT.flags.and(more),
+            ..Says::LIGHT
+        }
+    }
+
     /// When the work of the light claims at work is nearly over.
     fn light_until_ns(&self, claims: &[Claim<'_>]) -> Option<u64> {
         let lit = claims.iter().filter(|c| self.lit.contains(&c.id));
@@ -1062,15 +1076,10 @@ impl Arbiter {
         let is_set = claims.iter().any(|c| c.has_many());
         // All others stop before the holder begins.
         for claim in gated().filter(|c| holder != Holder::Claim(c.id)) {
-            let is_as_told = |r: &Record| r.id == claim.id && r.pauses.is_as_told();
             let says = match &plan {
                 Some(plan) if plan.id == claim.id => plan.says,
                 _ if self.is_heavy(claim.id) => Says::CLOSED,
-                _ if !is_set && self.records.iter().any(is_as_told) => Says {
-                    flags: Says::LIGHT.flags.and(Flags::LATER),
-                    ..Says::LIGHT
-                },
-                _ => Says::LIGHT,
+                _ => self.light(claim.id, is_set),
             };
             self.order(claim.id, says, orders);
         }
@@ -1124,7 +1133,11 @@ impl Arbiter {
         }
         if holder == Holder::Light {
             // Processes whose work is over or waits call by themselves.
-            let until = self.light_until_ns(claims).filter(|until| *until > now);
+            let mut lit = self.records.iter().filter(|r| self.lit.contains(&r.id));
+            let until = match is_set && lit.all(|r| r.pauses.goes_on()) {
+                true => None,
+                false => self.light_until_ns(claims).filter(|until| *until > now),
+            };
             return Some(until.map_or(beat, |until| until.min(beat)));
         }
         // A holder that has finished calls.
@@ -1143,8 +1156,11 @@ impl Arbiter {
             false => ends_ns.max(now) + TORN_NS,
         });
         let back = back.map_or(beat, |(_, until)| until.max(now + 1));
+        // A holder whose turn is over by then calls at the end of its work.
+        let drains = of_holder.is_some_and(|c| c.processes.iter().any(|p| p.busy));
+        let until_ns = if drains { ends_ns } else { u64::MAX };
         let late = others().filter_map(|c| torn_at_ns(now, c, false));
-        let late = late.filter(|at| *at > now).min();
+        let late = late.filter(|at| *at > now && *at < until_ns).min();
         let late = late.map_or(beat, |at| at.max(now + REST_NS));
         Some(next.min(empty).min(torn).min(back).min(late))
     }
@@ -1367,6 +1383,62 @@ mod tests {
                 assert!((counted / window_ns - 1.0).abs() < 0.01, "{counted}");
                 break;
             }
+        }
+    }
+
+    /// A light claim launches more before its work is over, again and again.
+    #[test]
+    fn work_that_goes_on_is_not_looked_at_whenever_it_should_end_where_claims_have_several_gpus() {
+        let (began, waits) = (1000 * MS, [process(0, true, 0)]);
+        for is_spread in [false, true] {
+            let mut arbiter = of_two(began, &waits);
+            arbiter.records[0].demand.heavy = false;
+            let (mut now, mut orders) = (began, Vec::new());
+            let looks = [(); 5].map(|()| {
+                let lit = [Process {
+                    stamp: now,
+                    said_ns: now,
+                    ..process(0, false, now + 2 * MS)
+                }];
+                let mut claims = [claim(0, &lit), claim(1, &waits)];
+                claims[0].is_spread = is_spread;
+                let next = arbiter.step(now, &claims, &mut |_, _| true, &mut orders);
+                let ends_ns = now + 2 * MS;
+                let next = next.expect("a look");
+                now = next.min(ends_ns);
+                next <= ends_ns
+            });
+            let rings = orders.iter().any(|o| o.id == 0 && o.flags.has(Flags::ENDS));
+            let few = [true, true, true, false, false];
+            assert_eq!(looks, if is_spread { few } else { [true; 5] });
+            assert_eq!(rings, is_spread);
+        }
+    }
+
+    /// A claim with the turn on another GPU, whose work there will wait for a launch here, beside a turn that ends sooner.
+    #[test]
+    fn a_turn_that_ends_before_others_work_is_torn_is_not_looked_at_then() {
+        let (began, waits) = (1000 * MS, [process(0, true, 0)]);
+        // Another claim is behind: the turn ends after the shortest time.
+        for (work_ns, looks) in [(MS, true), (LEAST_TURN_NS, false)] {
+            let mut arbiter = of_two(began, &waits);
+            let mut step = |now, mine: &[Process], there: &[Process]| {
+                let mut claims = [claim(0, mine), claim(1, &waits)];
+                if !there.is_empty() {
+                    claims[1].elsewhere = there;
+                    claims[1].elsewhere_ns = Some(began + 90 * MS);
+                }
+                arbiter.step(now, &claims, &mut |_, _| true, &mut Vec::new())
+            };
+            step(began, &waits, &[]);
+            let mine = [Process {
+                stamp: 2,
+                ..process(0, true, began + 50 * MS)
+            }];
+            let there = [process(1, false, began + work_ns)];
+            let next = step(began + MS, &mine, &there).expect("a look");
+            let torn_ns = began + work_ns + TORN_NS;
+            assert_eq!(next == torn_ns, looks, "{} us", (next - began) / 1000);
         }
     }
 

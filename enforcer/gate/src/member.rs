@@ -879,7 +879,8 @@ impl Member {
         // Work whose end was seen late is over.
         let left_ns = self.told_end_ns.saturating_sub(now);
         let is_planned = self.flags.has(Flags::LATER);
-        let is_soon = is_planned || left_ns <= SOON_NS;
+        let rings_at_end = self.flags.has(Flags::ENDS);
+        let is_soon = is_planned || left_ns <= SOON_NS && !rings_at_end;
         let more_ns = match is_planned {
             true => LATER_NS.max(left_ns / 8),
             false => LATER_NS,
@@ -902,6 +903,7 @@ impl Member {
         };
         let as_told = was_busy
             && !self.busy
+            && !rings_at_end
             && waiting == was_waiting
             && now.saturating_add(early_ns) >= self.told_end_ns;
         let changed = (waiting, self.busy) != self.told;
@@ -991,12 +993,18 @@ mod tests {
         (member, key)
     }
 
-    /// A light claim's burst whose end is seen 100 us late, after the arbiter has looked.
+    /// A light claim's burst whose end is seen 100 us late, after the arbiter has looked if it does.
     #[test]
-    fn what_is_over_is_not_reported_as_later() {
+    fn what_is_over_is_not_reported_as_later_and_its_end_where_nobody_looks() {
+        for more in [Flags::NONE, Flags::LATER, Flags::ENDS] {
+            ends_late(more);
+        }
+    }
+
+    fn ends_late(more: Flags) {
         let view = View {
             word: Word::default().next(Mode::Open),
-            flags: Flags::CROWD.and(Flags::RINGS),
+            flags: Flags::CROWD.and(Flags::RINGS).and(more),
             alive: true,
             ..View::default()
         };
@@ -1010,6 +1018,10 @@ mod tests {
         let over = 11 * MS + 200_000;
         member.done(over + 100_000, 1, Some((10 * MS + 200_000, over)), Some(MS));
         assert!(!member.signals(over + 100_000).knock);
+        let idle = member.rest(over + 100_001, 0, 0, true);
+        assert_eq!(idle, Rest::Idle);
+        let knock = member.signals(over + 100_001).knock;
+        assert_eq!(knock, more == Flags::ENDS);
     }
 
     /// Light claims have the GPU until then.

@@ -76,6 +76,8 @@ impl Flags {
     /// With [`Flags::RINGS`]: at once for work that will last longer than reported, because the arbiter does not look at
     /// its end.
     pub const LATER: Flags = Flags(16);
+    /// With [`Flags::RINGS`]: also when work ends as it was reported, because the arbiter does not look then.
+    pub const ENDS: Flags = Flags(32);
 
     /// Both conditions.
     #[must_use]

@@ -27,6 +27,9 @@ pub(super) struct Pauses {
     /// Beginning and expected end of its work when it began, and how often in a row it ended then.
     told: Option<(u64, u64)>,
     as_told: u8,
+    /// Its expected end at the last look, and how often there was more work by then.
+    until_ns: Option<u64>,
+    went_on: u8,
 }
 
 impl Pauses {
@@ -58,11 +61,27 @@ impl Pauses {
             return;
         };
         let is_as_told = end_ns.abs_diff(told_ns) <= about_ns(told_ns.saturating_sub(began_ns));
-        self.as_told = if is_as_told {
-            self.as_told.saturating_add(1)
+        if is_as_told {
+            self.as_told = self.as_told.saturating_add(1);
+            self.went_on = 0;
         } else {
-            0
+            self.as_told = 0;
+        }
+    }
+
+    fn see_more(&mut self, now: u64, until_ns: Option<u64>) {
+        let Some((until_ns, before_ns)) = until_ns.zip(self.until_ns) else {
+            return;
         };
+        if now + LATE_AT_MOST_NS >= before_ns && until_ns > before_ns {
+            self.until_ns = Some(until_ns);
+            self.went_on = self.went_on.saturating_add(1);
+        }
+    }
+
+    /// Whether there is mostly more work when it should end: the end itself is better told.
+    pub(super) fn goes_on(&self) -> bool {
+        self.went_on >= SURE
     }
 
     /// Whether its work ends when it tells at the beginning.
@@ -90,7 +109,8 @@ impl Arbiter {
         self.lit = self.light_at_work(now, claims);
         for claim in claims {
             let is_lit = self.lit.contains(&claim.id);
-            if is_lit == before.contains(&claim.id) {
+            let was_lit = before.contains(&claim.id);
+            if !is_lit && !was_lit {
                 continue;
             }
             let said = claim.processes.iter().map(|p| p.said_ns).max();
@@ -98,9 +118,12 @@ impl Arbiter {
             let over = over.map(|p| p.expected_ns).max();
             let used_ns = claim.processes.iter().map(|p| used(now, p)).sum();
             if let Some(Record { pauses, .. }) = self.record(claim.id) {
-                if is_lit {
+                if is_lit && was_lit {
+                    pauses.see_more(now, over);
+                } else if is_lit {
                     pauses.ended(said.unwrap_or(now), used_ns);
                     pauses.told = said.zip(over);
+                    pauses.until_ns = over;
                 } else {
                     let end_ns = over.or(said);
                     pauses.see_end(end_ns);
