@@ -440,7 +440,7 @@ impl Arbiter {
         is_alive: &mut dyn FnMut(u64, usize) -> bool,
         orders: &mut Vec<Order>,
     ) -> Option<u64> {
-        self.adopt_plan(now);
+        self.adopt_plan(now, claims);
         self.keep_records(now, claims);
         let gated = claims.iter().filter(|c| c.is_gated).count();
         let unlimited = claims
@@ -1074,6 +1074,8 @@ impl Arbiter {
             Holder::Claim(_) | Holder::Nobody => None,
         };
         let is_set = claims.iter().any(|c| c.has_many());
+        let lit = self.records.iter().filter(|r| self.lit.contains(&r.id));
+        let rings_at_end = { lit }.all(|r| r.flags.has(Flags::ENDS));
         // All others stop before the holder begins.
         for claim in gated().filter(|c| holder != Holder::Claim(c.id)) {
             let says = match &plan {
@@ -1133,11 +1135,8 @@ impl Arbiter {
         }
         if holder == Holder::Light {
             // Processes whose work is over or waits call by themselves.
-            let mut lit = self.records.iter().filter(|r| self.lit.contains(&r.id));
-            let until = match is_set && lit.all(|r| r.pauses.goes_on()) {
-                true => None,
-                false => self.light_until_ns(claims).filter(|until| *until > now),
-            };
+            let until = self.light_until_ns(claims);
+            let until = until.filter(|until| *until > now && !rings_at_end);
             return Some(until.map_or(beat, |until| until.min(beat)));
         }
         // A holder that has finished calls.
@@ -1394,7 +1393,7 @@ mod tests {
             let mut arbiter = of_two(began, &waits);
             arbiter.records[0].demand.heavy = false;
             let (mut now, mut orders) = (began, Vec::new());
-            let looks = [(); 5].map(|()| {
+            let looks = [(); 6].map(|()| {
                 let lit = [Process {
                     stamp: now,
                     said_ns: now,
@@ -1409,8 +1408,8 @@ mod tests {
                 next <= ends_ns
             });
             let rings = orders.iter().any(|o| o.id == 0 && o.flags.has(Flags::ENDS));
-            let few = [true, true, true, false, false];
-            assert_eq!(looks, if is_spread { few } else { [true; 5] });
+            let few = [true, true, true, true, true, false];
+            assert_eq!(looks, if is_spread { few } else { [true; 6] });
             assert_eq!(rings, is_spread);
         }
     }

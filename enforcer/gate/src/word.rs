@@ -10,7 +10,7 @@ pub enum Mode {
     Free = 0,
     /// Others share it and are idle: launches go through, a bounded way ahead of the GPU.
     Open = 1,
-    /// Others want it; it is this claim's turn.
+    /// Others want it; it is this claim's turn, or will be at a time that is known.
     Turn = 2,
     /// Another claim's turn: ask.
     Closed = 3,

@@ -57,7 +57,9 @@ impl Rig {
         self.word.set(self.word.get().next(mode));
         let held = self.desk.held.lock().unwrap();
         let ends = monotonic_ns() + ms * MS;
-        held[0].limits.set_turn(self.word.get().0, 0..ends, 0, 0, true);
+        held[0]
+            .limits
+            .set_turn(self.word.get().0, 0..ends, 0, 0, true);
     }
 
     fn said(&self) -> GateView {
@@ -350,6 +352,27 @@ fn a_launch_waits_for_its_turn_and_goes_no_further_than_that() {
         (55..=600).contains(&used),
         "{used} ms for 30 launches of 2 ms"
     );
+}
+
+/// The arbiter tells at once when the turn begins, and is not called nor calls for it.
+#[test]
+fn a_launch_that_waits_begins_its_turn_by_itself() {
+    let rig = Rig::new();
+    let (mut client, kernel, stream) = rig.member();
+    rig.decide(Mode::Closed, 0);
+    client.tell(&format!("burst {kernel} {stream} 1"));
+    assert!(rig.rings(), "a thread that comes to wait calls");
+    rig.beat();
+    rig.word.set(rig.word.get().next(Mode::Turn));
+    let begins = monotonic_ns() + 30 * MS;
+    let turn = begins..begins + 1000 * MS;
+    let word = rig.word.get().0;
+    rig.desk.held.lock().unwrap()[0]
+        .limits
+        .set_turn(word, turn, 0, 0, true);
+    assert_eq!(rig.hear(&mut client).0, 0);
+    let over = monotonic_ns();
+    assert!(over >= begins, "{} us too early", (begins - over) / 1000);
 }
 
 /// An event costs others on the GPU two changes of context, and makes the claim look busy until it is its turn.

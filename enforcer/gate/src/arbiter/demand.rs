@@ -61,8 +61,11 @@ impl Demand {
 
     /// It was held back nearly all the time: it needs as much as possible where it waits, also with kernels of unknown
     /// duration.
-    fn wait(&mut self, processes: &[Process]) {
-        for p in processes.iter().filter(|p| p.waiting) {
+    fn wait(&mut self, processes: &[Process], absent: &[(usize, u64)]) {
+        let is_known = |p: &&Process| self.before.iter().any(|b| b.slot == p.slot);
+        let is_there = |p: &&Process| absent.iter().all(|(slot, _)| *slot != p.slot);
+        let known: Vec<&Process> = processes.iter().filter(is_known).collect();
+        for p in known.into_iter().filter(|p| p.waiting).filter(is_there) {
             let gpus = self.ran.len().max(p.gpu + 1);
             self.ran.resize(gpus, 0.0);
             self.ran[p.gpu] = 1.0;
@@ -247,9 +250,9 @@ impl Arbiter {
             let parts = demand.over_window(now, claim.processes, window);
             let is_new = demand.before.is_empty();
             if parts.is_none() && (is_new || claim.processes.iter().any(|p| p.waiting)) {
+                demand.wait(claim.processes, &record.absent);
                 demand.begin(now, claim.processes);
                 takes_more |= demand.heavy;
-                demand.wait(claim.processes);
                 add(&demand.ran);
                 continue;
             }

@@ -2,14 +2,14 @@
 //! and pause less after longer work.
 
 use super::{Arbiter, Claim, Holder, LATE_AT_MOST_NS, Record, demand::used};
-use crate::{member::about_ns, rhythm::Rhythm};
+use crate::{member::LATER_NS, rhythm::Rhythm};
 
 /// Other pauses are not predicted: they are too short to matter, or too long to mean anything.
 const FORESEEN_NS: std::ops::Range<u64> = 500_000..100_000_000;
 /// Extra wait for a claim that is due, as a part of its pause.
 const LATE_PART: u64 = 16;
 /// After this many times in a row that its work ended as told, the next will.
-const SURE: u8 = 3;
+const SURE: u8 = 4;
 
 /// The pauses of a light claim.
 #[derive(Debug, Clone, Copy, Default)]
@@ -18,14 +18,15 @@ pub(super) struct Pauses {
     began_ns: Option<u64>,
     /// Since when it has no work.
     since_ns: Option<u64>,
-    /// Time of that update, and its GPU time by then.
+    /// Time of that update, its GPU time by then, and what its launches take.
     looked_ns: u64,
     used_ns: u64,
+    demand_ns: u64,
     /// Lengths of its pauses, and intervals between beginnings.
     pause: Rhythm,
     beat: Rhythm,
-    /// Beginning and expected end of its work when it began, and how often in a row it ended then.
-    told: Option<(u64, u64)>,
+    /// Expected end of its work when it began, if all of it was launched then, and how often in a row it ended then.
+    told_ns: Option<u64>,
     as_told: u8,
     /// Its expected end at the last look, and how often there was more work by then.
     until_ns: Option<u64>,
@@ -56,25 +57,34 @@ impl Pauses {
         }
     }
 
-    fn see_end(&mut self, end_ns: Option<u64>) {
-        let Some((end_ns, (began_ns, told_ns))) = end_ns.zip(self.told) else {
+    /// Its work begins; all that will be over at `over_ns` is launched, or not.
+    fn see_beginning(&mut self, over_ns: Option<u64>, is_launched: bool) {
+        self.until_ns = over_ns;
+        self.told_ns = over_ns.filter(|_| is_launched);
+    }
+
+    /// It is over, or will be at `over_ns`, which is soon.
+    fn see_end(&mut self, over_ns: Option<u64>, said_ns: Option<u64>) {
+        let Some(until_ns) = self.told_ns.map(|told_ns| told_ns + LATER_NS) else {
             return;
         };
-        let is_as_told = end_ns.abs_diff(told_ns) <= about_ns(told_ns.saturating_sub(began_ns));
-        if is_as_told {
+        if over_ns.or(said_ns).is_some_and(|end_ns| end_ns > until_ns) {
+            self.as_told = 0;
+        } else if over_ns.is_some() {
             self.as_told = self.as_told.saturating_add(1);
             self.went_on = 0;
-        } else {
-            self.as_told = 0;
         }
     }
 
-    fn see_more(&mut self, now: u64, until_ns: Option<u64>) {
-        let Some((until_ns, before_ns)) = until_ns.zip(self.until_ns) else {
+    fn see_more(&mut self, now: u64, over_ns: Option<u64>) {
+        let Some((over_ns, before_ns)) = over_ns.zip(self.until_ns) else {
             return;
         };
-        if now + LATE_AT_MOST_NS >= before_ns && until_ns > before_ns {
-            self.until_ns = Some(until_ns);
+        if over_ns > before_ns + LATER_NS {
+            self.as_told = 0;
+        }
+        if now + LATE_AT_MOST_NS >= before_ns && over_ns > before_ns {
+            self.until_ns = Some(over_ns);
             self.went_on = self.went_on.saturating_add(1);
         }
     }
@@ -87,6 +97,11 @@ impl Pauses {
     /// Whether its work ends when it tells at the beginning.
     pub(super) fn is_as_told(&self) -> bool {
         self.as_told >= SURE
+    }
+
+    /// The same of its present work.
+    pub(super) fn is_sure(&self) -> bool {
+        self.is_as_told() && self.told_ns.is_some()
     }
 
     /// Window of its expected return by the better predictor so far; by its end the arbiter must have heard.
@@ -117,18 +132,19 @@ impl Arbiter {
             let over = claim.processes.iter().filter(|p| p.busy);
             let over = over.map(|p| p.expected_ns).max();
             let used_ns = claim.processes.iter().map(|p| used(now, p)).sum();
+            let demand_ns: u64 = claim.processes.iter().map(|p| p.demand_ns).sum();
             if let Some(Record { pauses, .. }) = self.record(claim.id) {
                 if is_lit && was_lit {
                     pauses.see_more(now, over);
                 } else if is_lit {
                     pauses.ended(said.unwrap_or(now), used_ns);
-                    pauses.told = said.zip(over);
-                    pauses.until_ns = over;
+                    let lasts_ns = over.zip(said).map(|(over, said)| over.saturating_sub(said));
+                    let launched_ns = demand_ns.saturating_sub(pauses.demand_ns) + LATER_NS;
+                    pauses.see_beginning(over, lasts_ns.is_some_and(|ns| ns <= launched_ns));
                 } else {
-                    let end_ns = over.or(said);
-                    pauses.see_end(end_ns);
-                    (pauses.since_ns, pauses.looked_ns) = (end_ns, now);
-                    pauses.used_ns = used_ns;
+                    pauses.see_end(over, said);
+                    (pauses.since_ns, pauses.looked_ns) = (over.or(said), now);
+                    (pauses.used_ns, pauses.demand_ns) = (used_ns, demand_ns);
                 }
             }
         }

@@ -1,8 +1,8 @@
 //! Turns that begin by themselves when the light claims' work is over: most end as they told, and the arbiter can
 //! decide what follows when they begin.
 
-use super::{Arbiter, Claim, Process, Says};
-use crate::SILENCE_NS;
+use super::{Arbiter, Claim, Phase, Process, Says, stamps_of};
+use crate::{Flags, SILENCE_NS};
 
 /// The state from a later time on, if no process calls until then.
 #[derive(Debug, Clone)]
@@ -18,26 +18,44 @@ pub(super) struct Plan {
 
 impl Arbiter {
     /// What was planned has happened, unless a process called earlier.
-    pub(super) fn adopt_plan(&mut self, now: u64) {
-        if let Some(plan) = self.plan.take().filter(|plan| now >= plan.at_ns) {
-            *self = *plan.then;
+    pub(super) fn adopt_plan(&mut self, now: u64, claims: &[Claim<'_>]) {
+        let Some(plan) = self.plan.take().filter(|plan| now >= plan.at_ns) else {
+            return;
+        };
+        *self = *plan.then;
+        // Reports from before the turn do not count as its use.
+        let holder = claims.iter().find(|c| c.id == plan.id);
+        if let Some(claim) = holder.filter(|c| c.processes.iter().all(|p| p.said_ns < plan.at_ns))
+            && let Phase::Turn { stamps, .. } = &mut self.phase
+        {
+            *stamps = stamps_of(claim);
         }
     }
 
     /// The turn after the light claims' work, if it ends as told.
     pub(super) fn foresee(&self, now: u64, claims: &[Claim<'_>]) -> Option<Plan> {
         let lit = self.records.iter().filter(|r| self.lit.contains(&r.id));
-        let is_sure = { lit }.all(|r| r.pauses.is_as_told());
+        let is_sure = { lit }.all(|r| r.pauses.is_sure() && r.flags.has(Flags::LATER));
         let at_ns = self.light_until_ns(claims).filter(|at| *at > now)?;
+        // A report that changes little changes nothing.
+        let mut told = self.records.iter().map(|r| r.turn_begins_ns);
+        let same = told.find(|told| *told > now && told.abs_diff(at_ns) <= self.late_ns);
+        let at_ns = same.unwrap_or(at_ns);
         let is_near = at_ns <= now + SILENCE_NS / 2;
         if !is_sure || !is_near || claims.iter().any(|c| c.has_many()) {
             return None;
         }
-        // A heavy claim that has work wants to go on behind it.
-        let later = |p: &Process, is_heavy: bool| Process {
-            waiting: p.waiting || is_heavy && p.busy,
-            busy: p.busy && !(is_heavy && p.expected_ns <= at_ns),
-            ..*p
+        // The only heavy claim wants to go on behind its work.
+        let heavy = claims.iter().filter(|c| c.is_gated && self.is_heavy(c.id));
+        let is_only = heavy.count() == 1;
+        let later = |p: &Process, is_heavy: bool| match is_heavy && p.busy {
+            true => Process {
+                waiting: p.waiting || is_only,
+                busy: p.expected_ns > at_ns,
+                used_ns: p.used_ns + p.expected_ns.min(at_ns).saturating_sub(p.said_ns),
+                ..*p
+            },
+            false => *p,
         };
         let processes: Vec<Vec<Process>> = claims
             .iter()
@@ -57,7 +75,7 @@ impl Arbiter {
         let mut then = Box::new(self.clone());
         then.release(at_ns, &claims, &mut |_, _| true);
         let next_ns = then.decide(at_ns, &claims, &mut Vec::new())?;
-        let (id, _) = then.turn()?;
+        let (id, _) = then.turn().filter(|(id, _)| self.is_heavy(*id))?;
         let said = then.records.iter().find(|r| r.id == id)?;
         let says = Says {
             turn_begins_ns: at_ns,

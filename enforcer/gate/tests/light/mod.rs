@@ -289,7 +289,7 @@ fn tokens_come_sooner_than_in_plain_time_slices() {
             without / US
         );
         assert!(with as f64 <= 0.7 * without as f64);
-        assert!(looks <= 1.6, "{looks}");
+        assert!(looks <= 2.5, "{looks}");
         // Of the 80 % that the tokens leave.
         assert!(used[1] > 0.6, "{used:?}");
     }
