@@ -226,7 +226,10 @@ fn run(shared: &Shared, woken: &UnixDatagram, mut bells: Bells) {
         }
         // Only claims that have GPUs of several sets look at others' turns.
         let is_apart = sets.values().any(|set| !set.beyond.is_empty());
-        let before = is_apart.then(|| turns.clone()).unwrap_or_default();
+        let before = match is_apart {
+            true => turns.clone(),
+            false => Turns::new(),
+        };
         for set in sets.values_mut() {
             let due = set.next_ns.is_some_and(|at| now >= at);
             if is_new || due || set.gpus.iter().any(|gpu| rang.contains(gpu)) {
@@ -439,14 +442,12 @@ impl Bells {
         if let Some(at) = next.filter(|_| next != self.timer_ns) {
             let at = Duration::from_nanos(at.max(1));
             let expiration = Expiration::OneShot(TimeSpec::from(at));
-            if let Err(error) = self
-                .timer
-                .set(expiration, TimerSetTimeFlags::TFD_TIMER_ABSTIME)
-            {
-                tracing::error!(%error, "cannot set the arbiter's timer");
+            let flags = TimerSetTimeFlags::TFD_TIMER_ABSTIME;
+            match self.timer.set(expiration, flags) {
+                Ok(()) => self.timer_ns = next,
+                Err(error) => tracing::error!(%error, "cannot set the timer for turns on shared GPUs"),
             }
         }
-        self.timer_ns = next.or(self.timer_ns);
         let mut events = [EpollEvent::empty(); 64];
         let count = self.ready.wait(&mut events, EpollTimeout::NONE);
         let (mut by_service, mut rang, mut is_deaf) = (false, Vec::new(), false);

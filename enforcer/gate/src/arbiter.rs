@@ -1073,7 +1073,7 @@ impl Arbiter {
             Holder::Light => self.foresee(now, claims),
             Holder::Claim(_) | Holder::Nobody => None,
         };
-        let is_set = claims.iter().any(|c| c.has_many());
+        let is_set = claims.iter().any(Claim::has_many);
         let lit = self.records.iter().filter(|r| self.lit.contains(&r.id));
         let rings_at_end = { lit }.all(|r| r.flags.has(Flags::ENDS));
         // All others stop before the holder begins.

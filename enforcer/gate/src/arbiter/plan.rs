@@ -42,7 +42,7 @@ impl Arbiter {
         let same = told.find(|told| *told > now && told.abs_diff(at_ns) <= self.late_ns);
         let at_ns = same.unwrap_or(at_ns);
         let is_near = at_ns <= now + SILENCE_NS / 2;
-        if !is_sure || !is_near || claims.iter().any(|c| c.has_many()) {
+        if !is_sure || !is_near || claims.iter().any(Claim::has_many) {
             return None;
         }
         // The only heavy claim wants to go on behind its work.
