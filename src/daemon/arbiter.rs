@@ -445,7 +445,7 @@ impl Bells {
             let flags = TimerSetTimeFlags::TFD_TIMER_ABSTIME;
             match self.timer.set(expiration, flags) {
                 Ok(()) => self.timer_ns = next,
-                Err(error) => tracing::error!(%error, "cannot set the timer for turns on shared GPUs"),
+                Err(error) => tracing::error!(%error, "cannot set the timer for GPU turns"),
             }
         }
         let mut events = [EpollEvent::empty(); 64];
