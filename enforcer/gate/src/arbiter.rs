@@ -275,6 +275,7 @@ pub struct Arbiter {
     turns: u64,
     /// Counted length of a turn while all claims' turns last about the same.
     even_ns: Option<u64>,
+    /// What follows the light claims' work, if no process calls before its end.
     plan: Option<Plan>,
 }
 
@@ -1069,11 +1070,11 @@ impl Arbiter {
         };
         let gated = || claims.iter().filter(|c| c.is_gated);
         let has_light = gated().any(|c| !self.is_heavy(c.id) && self.is_active(now, c.id));
-        let plan = match holder {
-            Holder::Light => self.foresee(now, claims),
-            Holder::Claim(_) | Holder::Nobody => None,
-        };
         let is_set = claims.iter().any(Claim::has_many);
+        let plan = match holder {
+            Holder::Light if !is_set => self.foresee(now, claims),
+            Holder::Light | Holder::Claim(_) | Holder::Nobody => None,
+        };
         let lit = self.records.iter().filter(|r| self.lit.contains(&r.id));
         let rings_at_end = { lit }.all(|r| r.flags.has(Flags::ENDS));
         // All others stop before the holder begins.

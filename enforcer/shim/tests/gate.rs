@@ -9,6 +9,7 @@
 mod support;
 
 use std::{
+    ops::Range,
     os::fd::{AsFd, AsRawFd},
     time::{Duration, Instant},
 };
@@ -53,13 +54,15 @@ impl Rig {
 
     /// Publishes a new decision; a turn ends this many milliseconds from now.
     fn decide(&self, mode: Mode, ms: u64) {
+        self.publish(mode, 0..monotonic_ns() + ms * MS);
+    }
+
+    fn publish(&self, mode: Mode, turn: Range<u64>) {
         self.beat();
         self.word.set(self.word.get().next(mode));
         let held = self.desk.held.lock().unwrap();
-        let ends = monotonic_ns() + ms * MS;
-        held[0]
-            .limits
-            .set_turn(self.word.get().0, 0..ends, 0, 0, true);
+        let word = self.word.get().0;
+        held[0].limits.set_turn(word, turn, 0, 0, true);
     }
 
     fn said(&self) -> GateView {
@@ -362,14 +365,8 @@ fn a_launch_that_waits_begins_its_turn_by_itself() {
     rig.decide(Mode::Closed, 0);
     client.tell(&format!("burst {kernel} {stream} 1"));
     assert!(rig.rings(), "a thread that comes to wait calls");
-    rig.beat();
-    rig.word.set(rig.word.get().next(Mode::Turn));
     let begins = monotonic_ns() + 30 * MS;
-    let turn = begins..begins + 1000 * MS;
-    let word = rig.word.get().0;
-    rig.desk.held.lock().unwrap()[0]
-        .limits
-        .set_turn(word, turn, 0, 0, true);
+    rig.publish(Mode::Turn, begins..begins + 1000 * MS);
     assert_eq!(rig.hear(&mut client).0, 0);
     let over = monotonic_ns();
     assert!(over >= begins, "{} us too early", (begins - over) / 1000);

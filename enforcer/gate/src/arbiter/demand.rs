@@ -62,13 +62,13 @@ impl Demand {
     /// It was held back nearly all the time: it needs as much as possible where it waits, also with kernels of unknown
     /// duration.
     fn wait(&mut self, processes: &[Process], absent: &[(usize, u64)]) {
-        let is_known = |p: &&Process| self.before.iter().any(|b| b.slot == p.slot);
+        let Demand { before, ran, .. } = self;
+        let is_known = |p: &&Process| before.iter().any(|b| b.slot == p.slot);
         let is_there = |p: &&Process| absent.iter().all(|(slot, _)| *slot != p.slot);
-        let known: Vec<&Process> = processes.iter().filter(is_known).collect();
-        for p in known.into_iter().filter(|p| p.waiting).filter(is_there) {
-            let gpus = self.ran.len().max(p.gpu + 1);
-            self.ran.resize(gpus, 0.0);
-            self.ran[p.gpu] = 1.0;
+        let waiting = processes.iter().filter(|p| p.waiting);
+        for p in waiting.filter(is_known).filter(is_there) {
+            ran.resize(ran.len().max(p.gpu + 1), 0.0);
+            ran[p.gpu] = 1.0;
         }
     }
 

@@ -32,17 +32,18 @@ impl Arbiter {
         }
     }
 
-    /// The turn after the light claims' work, if it ends as told.
+    /// The turn after the light claims' work, if it ends as told, where no claim has several GPUs.
     pub(super) fn foresee(&self, now: u64, claims: &[Claim<'_>]) -> Option<Plan> {
         let lit = self.records.iter().filter(|r| self.lit.contains(&r.id));
-        let is_sure = { lit }.all(|r| r.pauses.is_sure() && r.flags.has(Flags::LATER));
+        if !{ lit }.all(|r| r.pauses.is_sure() && r.flags.has(Flags::LATER)) {
+            return None;
+        }
         let at_ns = self.light_until_ns(claims).filter(|at| *at > now)?;
         // A report that changes little changes nothing.
         let mut told = self.records.iter().map(|r| r.turn_begins_ns);
         let same = told.find(|told| *told > now && told.abs_diff(at_ns) <= self.late_ns);
         let at_ns = same.unwrap_or(at_ns);
-        let is_near = at_ns <= now + SILENCE_NS / 2;
-        if !is_sure || !is_near || claims.iter().any(Claim::has_many) {
+        if at_ns > now + SILENCE_NS / 2 {
             return None;
         }
         // The only heavy claim wants to go on behind its work.
