@@ -239,6 +239,8 @@ enum Phase {
         backlog: bool,
         /// Others' work ran beside it when it began.
         crowded: bool,
+        /// Nobody else wanted a turn when it began.
+        is_only: bool,
     },
 }
 
@@ -265,8 +267,8 @@ pub struct Arbiter {
     is_far: bool,
     /// Usual delay of messages.
     late_ns: u64,
-    /// End of a heavy claim's work on the GPU; no light claim's work begins before.
-    clear_ns: u64,
+    /// Beginning of the last turn of a heavy claim, and the end of its work: light claims' work since then waits for it.
+    clear_ns: (u64, u64),
     /// Claims whose work has run beside the turn from its beginning.
     beside: Vec<u64>,
     /// Light claims with work at the last update.
@@ -292,7 +294,7 @@ impl Default for Arbiter {
             is_far: false,
             lit: Vec::new(),
             late_ns: LATE_AT_FIRST_NS,
-            clear_ns: 0,
+            clear_ns: (0, 0),
             beside: Vec::new(),
             turns: 0,
             even_ns: None,
@@ -588,6 +590,7 @@ impl Arbiter {
             taken,
             backlog,
             crowded,
+            is_only,
         } = self.phase
         else {
             return;
@@ -665,6 +668,7 @@ impl Arbiter {
                 taken,
                 backlog,
                 crowded,
+                is_only,
             };
             return;
         }
@@ -783,12 +787,17 @@ impl Arbiter {
     ) {
         let lit = std::mem::take(&mut self.lit);
         let lasted = now.saturating_sub(began_ns);
+        let late_ns = self.late_ns;
         for id in &lit {
             let each = lasted / lit.len() as u64;
             self.charge(now, Holder::Claim(*id), each, None, claims);
             let claim = claims.iter().find(|c| c.id == *id);
             if let Some((claim, record)) = claim.zip(self.record(*id)) {
-                record.demand.had_way(each, claim.request_permille);
+                // The change back to another context takes as long as the one to its own.
+                let back_ns = record.pauses.late_ns().saturating_sub(late_ns);
+                record
+                    .demand
+                    .had_way(each + back_ns, claim.request_permille);
             }
         }
         for claim in claims.iter().filter(|c| c.is_gated) {
@@ -808,13 +817,18 @@ impl Arbiter {
     }
 
     /// Light claims with work. Work that is nearly over does not count: it ends before the next claim can launch.
-    fn light_at_work(&mut self, now: u64, claims: &[Claim<'_>]) -> Vec<u64> {
+    fn light_at_work(&mut self, now: u64, claims: &[Claim<'_>], before: &[u64]) -> Vec<u64> {
         let soon = now + self.late_ns;
         let mut lit = Vec::new();
         for claim in claims.iter().filter(|c| c.is_gated) {
             let state = self.state(claim);
-            let over = claim.processes.iter().filter(|p| p.busy);
-            let busy = state.busy && over.map(|p| self.over_ns(p)).max() > Some(soon);
+            // A claim that is not seen at its beginnings would not be known at all.
+            let over_ns = |p: &Process| match before.contains(&claim.id) {
+                true => self.over_ns(claim.id, p),
+                false => self.over_ns(claim.id, p).max(self.behind_ns(p)),
+            };
+            let over = claim.processes.iter().filter(|p| p.busy).map(over_ns).max();
+            let busy = state.busy && over > Some(soon);
             if (busy || state.waiting) && !self.is_heavy(claim.id) {
                 lit.push(claim.id);
             }
@@ -822,10 +836,22 @@ impl Arbiter {
         lit
     }
 
-    /// End of a light claim's work, which waits for the work on the GPU.
-    fn over_ns(&self, p: &Process) -> u64 {
-        let waits_ns = self.clear_ns.saturating_sub(p.said_ns);
-        p.expected_ns.saturating_add(waits_ns)
+    /// End of a light claim's work, from what its last ones took.
+    fn over_ns(&self, id: u64, p: &Process) -> u64 {
+        let behind_ns = self.behind_ns(p);
+        let record = self.records.iter().find(|r| r.id == id);
+        let seen_ns = record.and_then(|r| r.pauses.seen_ns(behind_ns));
+        // The end is seen as late as others hear of it.
+        seen_ns.map_or(behind_ns, |ns| ns.saturating_sub(self.late_ns))
+    }
+
+    /// The same from what it told alone; it waits for the work on the GPU.
+    fn behind_ns(&self, p: &Process) -> u64 {
+        let (from_ns, until_ns) = self.clear_ns;
+        let is_since = p.said_ns >= from_ns;
+        let waits_ns = until_ns.saturating_sub(p.said_ns);
+        p.expected_ns
+            .saturating_add(if is_since { waits_ns } else { 0 })
     }
 
     /// What a light claim is told.
@@ -845,45 +871,52 @@ impl Arbiter {
     /// When the work of the light claims at work is nearly over.
     fn light_until_ns(&self, claims: &[Claim<'_>]) -> Option<u64> {
         let lit = claims.iter().filter(|c| self.lit.contains(&c.id));
-        let busy = lit.flat_map(|c| c.processes).filter(|p| p.busy);
-        let over = busy.map(|p| self.over_ns(p)).max()?;
+        let all = lit.flat_map(|c| c.processes.iter().map(|p| (c.id, p)));
+        let busy = all.filter(|(_, p)| p.busy);
+        let over = busy.map(|(id, p)| self.over_ns(id, p)).max()?;
         Some(over.saturating_sub(self.late_ns))
     }
 
     /// Light claims have work: the heavy claim in turn stops, and is charged for its work that is still on the GPU.
     fn give_way(&mut self, now: u64, claims: &[Claim<'_>]) {
+        let (mut from_ns, mut clear_ns, mut is_light) = (now, now, false);
+        if let Phase::Turn {
+            holder, began_ns, ..
+        } = self.phase
+        {
+            is_light = holder == Holder::Light;
+            from_ns = began_ns;
+            let heavy = |c: &&Claim<'_>| holder == Holder::Claim(c.id) && self.is_heavy(c.id);
+            let heavy = claims.iter().find(heavy);
+            if let Some(state) = heavy.map(|c| self.state(c)).filter(|s| s.busy) {
+                clear_ns = state.expected_ns.clamp(now, now + MOST_TURN_NS);
+            }
+        }
+        if !is_light {
+            self.clear_ns = (from_ns, clear_ns);
+        }
         let lit = std::mem::take(&mut self.lit);
         self.light_up(now, claims, &lit);
         if self.lit.is_empty() {
             return;
         }
-        let mut began_ns = now;
-        match self.phase {
-            Phase::Turn {
-                holder: Holder::Light,
-                ..
-            } => return,
-            Phase::Turn {
-                holder,
-                began_ns: since_ns,
-                taken,
-                ..
-            } => {
-                if let Holder::Claim(id) = holder
-                    && let Some(claim) = claims.iter().find(|c| c.id == id)
-                {
-                    let state = self.state(claim);
-                    if state.busy {
-                        began_ns = state.expected_ns.clamp(now, now + MOST_TURN_NS);
-                    }
-                    if let Some(record) = self.record(id) {
-                        record.was_free &= !taken;
-                    }
-                }
-                self.charge(now, holder, began_ns.saturating_sub(since_ns), None, claims);
-                self.even_ns = None;
+        if is_light {
+            return;
+        }
+        if let Phase::Turn {
+            holder,
+            began_ns,
+            taken,
+            ..
+        } = self.phase
+        {
+            if let Holder::Claim(id) = holder
+                && let Some(record) = self.record(id)
+            {
+                record.was_free &= !taken;
             }
-            Phase::Quiet { .. } | Phase::Plenty => {}
+            self.charge(now, holder, clear_ns.saturating_sub(began_ns), None, claims);
+            self.even_ns = None;
         }
         for claim in claims.iter().filter(|c| self.lit.contains(&c.id)) {
             let said = claim.processes.iter().map(|p| p.said_ns).max();
@@ -891,10 +924,9 @@ impl Arbiter {
             self.late_ns = self.late_ns - self.late_ns / 8 + late / 8;
         }
         self.hand_overs += 1;
-        self.clear_ns = began_ns;
         self.phase = Phase::Turn {
             holder: Holder::Light,
-            began_ns,
+            began_ns: clear_ns,
             ends_ns: u64::MAX,
             due_ns: u64::MAX,
             empty_since_ns: None,
@@ -903,6 +935,7 @@ impl Arbiter {
             taken: true,
             backlog: false,
             crowded: false,
+            is_only: false,
         };
     }
 
@@ -1386,6 +1419,39 @@ mod tests {
         }
     }
 
+    /// A light claim's work of 1 ms, each 10 ms, whose end is seen 0.1 ms late; then work that goes on when it should end.
+    #[test]
+    fn work_that_goes_on_did_not_end_as_told() {
+        let (began, waits) = (1000 * MS, [process(0, true, 0)]);
+        let mut arbiter = of_two(began, &waits);
+        arbiter.records[0].demand.heavy = false;
+        let mut step = |now: u64, said_ns: u64, held_ns: u64, expected_ns: u64| {
+            let lit = [Process {
+                stamp: said_ns,
+                said_ns,
+                held_ns,
+                demand_ns: held_ns / 11 * 10 + if expected_ns > 0 { MS } else { 0 },
+                ..process(0, false, expected_ns)
+            }];
+            let claims = [claim(0, &lit), claim(1, &waits)];
+            arbiter.step(now, &claims, &mut |_, _| true, &mut Vec::new());
+            arbiter.records[0].pauses.is_as_told()
+        };
+        let work_ns = MS + MS / 10;
+        for at in 0..8 {
+            let begins_ns = began + at * 10 * MS;
+            let ends_ns = begins_ns + work_ns;
+            let is_as_told = step(begins_ns, begins_ns, at * work_ns, begins_ns + MS);
+            assert_eq!(is_as_told, at > 4, "step {at}");
+            step(ends_ns, ends_ns, (at + 1) * work_ns, 0);
+        }
+        let begins_ns = began + 80 * MS;
+        assert!(step(begins_ns, begins_ns, 8 * work_ns, begins_ns + MS));
+        assert!(step(begins_ns + MS, begins_ns, 8 * work_ns, begins_ns + MS));
+        let more_ns = begins_ns + work_ns;
+        assert!(!step(more_ns, more_ns, 9 * work_ns, more_ns + MS));
+    }
+
     /// A light claim launches more before its work is over, again and again.
     #[test]
     fn work_that_goes_on_is_not_looked_at_whenever_it_should_end_where_claims_have_several_gpus() {
@@ -1464,6 +1530,7 @@ mod tests {
             taken: true,
             backlog: false,
             crowded: false,
+            is_only: false,
         };
         let through = [Process {
             used_ns: 100 * MS,
@@ -1580,6 +1647,18 @@ mod tests {
             ..waits[0]
         };
         assert!(step(ends_ns, &[said]).is_some(), "another turn");
+    }
+
+    /// A claim that is not behind begins to wait in a turn that began when nobody else wanted one.
+    #[test]
+    fn a_turn_is_no_longer_than_the_share_of_all_that_want_one_now() {
+        let (began, waits) = (1000 * MS, [process(0, true, 0)]);
+        let mut arbiter = of_two(began, &waits);
+        let mut step = |now, others: &[Process]| order_of_first(&mut arbiter, now, &waits, others);
+        let idle = [process(0, false, 0)];
+        assert_eq!(step(began, &idle), Some((Mode::Turn, began + 2 * CYCLE_NS)));
+        let shorter = step(began + MS, &waits);
+        assert_eq!(shorter, Some((Mode::Turn, began + CYCLE_NS)));
     }
 
     /// A holder that has finished, with a turn that ends early because another claim is behind.

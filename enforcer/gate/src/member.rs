@@ -545,10 +545,10 @@ impl Member {
     }
 
     /// Usual sum of a light claim's launches until it pauses, if it is about the same each time. A shorter burst than
-    /// it may launch at once is reported at its end: it may begin so late that it would be taken for over too early.
+    /// messages take is reported at its end.
     fn usual_burst_ns(&self) -> Option<u64> {
         let mean_ns = self.burst.mean_ns;
-        let counts = mean_ns >= CHUNK_NS || self.flags.has(Flags::LONG);
+        let counts = mean_ns >= LATER_NS || self.flags.has(Flags::LONG);
         (counts && self.is_told_of() && self.burst.is_known(mean_ns)).then_some(mean_ns)
     }
 

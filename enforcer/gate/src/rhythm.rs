@@ -27,8 +27,12 @@ impl Rhythm {
         self.seen = 0;
     }
 
+    pub(crate) fn is_seen(&self) -> bool {
+        self.seen >= SEEN
+    }
+
     /// Whether it is known well enough, compared with such a time.
     pub(crate) fn is_known(&self, beside_ns: u64) -> bool {
-        self.seen >= SEEN && self.off_ns <= beside_ns / APART
+        self.is_seen() && self.off_ns <= beside_ns / APART
     }
 }

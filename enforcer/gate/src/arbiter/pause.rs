@@ -1,8 +1,11 @@
 //! Predicts the return of a light claim: many programs pause for about as long each time; others begin at a fixed beat,
 //! and pause less after longer work.
 
-use super::{Arbiter, Claim, Holder, LATE_AT_MOST_NS, Record, demand::used};
-use crate::{member::LATER_NS, rhythm::Rhythm};
+use super::{Arbiter, Claim, Holder, LATE_AT_MOST_NS, Process, Record, demand::used};
+use crate::{
+    member::LATER_NS,
+    rhythm::{APART, Rhythm},
+};
 
 /// Other pauses are not predicted: they are too short to matter, or too long to mean anything.
 const FORESEEN_NS: std::ops::Range<u64> = 500_000..100_000_000;
@@ -10,6 +13,8 @@ const FORESEEN_NS: std::ops::Range<u64> = 500_000..100_000_000;
 const LATE_PART: u64 = 16;
 /// After this many times in a row that its work ended as told, the next will.
 const SURE: u8 = 4;
+/// Delays beyond this are exceptions.
+const MOST_OFF_NS: u64 = 500_000;
 
 /// The pauses of a light claim.
 #[derive(Debug, Clone, Copy, Default)]
@@ -25,26 +30,63 @@ pub(super) struct Pauses {
     /// Lengths of its pauses, and intervals between beginnings.
     pause: Rhythm,
     beat: Rhythm,
-    /// Expected end of its work when it began, if all of it was launched then, and how often in a row it ended then.
-    told_ns: Option<u64>,
+    /// What was expected of its work when it began.
+    told: Option<Told>,
+    /// When its end was seen, from [`MOST_OFF_NS`] before it was expected, and how often in a row about then.
+    off: Rhythm,
     as_told: u8,
     /// Its expected end at the last look, and how often there was more work by then.
     until_ns: Option<u64>,
     went_on: u8,
 }
 
+/// Work of one process that was all launched when it began.
+#[derive(Debug, Clone, Copy)]
+struct Told {
+    slot: usize,
+    began_ns: u64,
+    /// Its time with work by then.
+    held_ns: u64,
+    /// What it told of the end, and the end behind the work on the GPU.
+    expected_ns: u64,
+    over_ns: u64,
+}
+
 impl Pauses {
-    fn ended(&mut self, now: u64, used_ns: u64) {
+    /// Its work begins, and will be over at `expected_ns` as far as it tells.
+    fn begin(&mut self, now: u64, claim: &Claim<'_>, expected_ns: Option<u64>, told: Option<Told>) {
+        let before = std::mem::replace(&mut self.told, told);
+        self.until_ns = expected_ns;
+        if told.is_none() {
+            self.as_told /= 2;
+        }
         let Some(since) = self.since_ns.take() else {
             self.began_ns = Some(now);
             return;
         };
-        // Work that lasts longer than expected is not a pause.
-        if used_ns.saturating_sub(self.used_ns) > now.saturating_sub(self.looked_ns) / 4 {
-            self.as_told = 0;
+        let one = |before: &Told| {
+            let others = claim.processes.iter().filter(|p| p.slot != before.slot);
+            !{ others }.any(|p| p.busy)
+        };
+        let ns = if let Some(before) = before.filter(one) {
+            let there = claim.processes.iter().find(|p| p.slot == before.slot);
+            let worked_ns = there.map_or(0, |p| p.held_ns.saturating_sub(before.held_ns));
+            let goes_on = |p: &Process| worked_ns >= p.said_ns.saturating_sub(before.began_ns);
+            if there.is_some_and(|p| p.busy && goes_on(p)) {
+                self.as_told = 0;
+                return;
+            }
+            let seen_ns = before.began_ns.saturating_add(worked_ns).min(now);
+            self.see_end(seen_ns, before.over_ns, told.is_some());
+            now - seen_ns
+        } else if held_by(now, claim).saturating_sub(self.used_ns)
+            > now.saturating_sub(self.looked_ns) / 4
+        {
+            // Work that lasts longer than expected is not a pause.
             return;
-        }
-        let ns = now.saturating_sub(since);
+        } else {
+            now.saturating_sub(since)
+        };
         let began = self.began_ns.replace(now);
         if !FORESEEN_NS.contains(&ns) {
             self.pause.forget();
@@ -57,34 +99,31 @@ impl Pauses {
         }
     }
 
-    /// Its work begins; all that will be over at `over_ns` is launched, or not.
-    fn see_beginning(&mut self, over_ns: Option<u64>, is_launched: bool) {
-        self.until_ns = over_ns;
-        self.told_ns = over_ns.filter(|_| is_launched);
+    /// The end of its last work was seen that was expected at `over_ns`.
+    fn see_end(&mut self, seen_ns: u64, over_ns: u64, is_told: bool) {
+        let off_ns = (seen_ns + MOST_OFF_NS).saturating_sub(over_ns);
+        if off_ns == 0 || off_ns >= 2 * MOST_OFF_NS {
+            self.as_told = 0;
+            return;
+        }
+        if off_ns.abs_diff(self.off.mean_ns) > 2 * LATE_AT_MOST_NS {
+            self.as_told = 0;
+        } else if is_told {
+            self.as_told = (self.as_told + 1).min(2 * SURE);
+        }
+        self.off.saw(off_ns);
     }
 
-    /// It is over, or will be at `over_ns`, which is soon.
-    fn see_end(&mut self, over_ns: Option<u64>, said_ns: Option<u64>) {
-        let Some(until_ns) = self.told_ns.map(|told_ns| told_ns + LATER_NS) else {
+    /// Its work goes on until `expected_ns`, as far as it tells.
+    fn see_more(&mut self, now: u64, expected_ns: Option<u64>) {
+        let Some((expected_ns, before_ns)) = expected_ns.zip(self.until_ns) else {
             return;
         };
-        if over_ns.or(said_ns).is_some_and(|end_ns| end_ns > until_ns) {
-            self.as_told = 0;
-        } else if over_ns.is_some() {
-            self.as_told = self.as_told.saturating_add(1);
-            self.went_on = 0;
-        }
-    }
-
-    fn see_more(&mut self, now: u64, over_ns: Option<u64>) {
-        let Some((over_ns, before_ns)) = over_ns.zip(self.until_ns) else {
-            return;
-        };
-        if over_ns > before_ns + LATER_NS {
+        if expected_ns > before_ns + LATER_NS {
             self.as_told = 0;
         }
-        if now + LATE_AT_MOST_NS >= before_ns && over_ns > before_ns {
-            self.until_ns = Some(over_ns);
+        if now + LATE_AT_MOST_NS >= before_ns && expected_ns > before_ns {
+            self.until_ns = Some(expected_ns);
             self.went_on = self.went_on.saturating_add(1);
         }
     }
@@ -101,7 +140,31 @@ impl Pauses {
 
     /// The same of its present work.
     pub(super) fn is_sure(&self) -> bool {
-        self.is_as_told() && self.told_ns.is_some()
+        self.is_as_told() && self.told.is_some()
+    }
+
+    /// When its end will be seen that is expected then, if that is known: contexts change in between.
+    pub(super) fn seen_ns(&self, over_ns: u64) -> Option<u64> {
+        let off_ns = self.off.mean_ns + 2 * self.off.off_ns;
+        let seen_ns = over_ns.saturating_add(off_ns).saturating_sub(MOST_OFF_NS);
+        self.is_as_told().then_some(seen_ns)
+    }
+
+    /// How much later than told its end is seen.
+    pub(super) fn late_ns(&self) -> u64 {
+        let late_ns = self.off.mean_ns.saturating_sub(MOST_OFF_NS);
+        if self.is_as_told() { late_ns } else { 0 }
+    }
+
+    /// The same on average.
+    fn ended_ns(&self, over_ns: u64) -> u64 {
+        let is_known = self.told.is_some() && self.off.is_seen();
+        let off_ns = if is_known {
+            self.off.mean_ns
+        } else {
+            MOST_OFF_NS
+        };
+        over_ns.saturating_add(off_ns).saturating_sub(MOST_OFF_NS)
     }
 
     /// Window of its expected return by the better predictor so far; by its end the arbiter must have heard.
@@ -118,10 +181,16 @@ impl Pauses {
     }
 }
 
+/// Time with work so far.
+fn held_by(now: u64, claim: &Claim<'_>) -> u64 {
+    let held = claim.processes.iter().map(|p| used(now, p));
+    held.fold(0, u64::saturating_add)
+}
+
 impl Arbiter {
     /// Light claims with work now; changes show how long they pause.
     pub(super) fn light_up(&mut self, now: u64, claims: &[Claim<'_>], before: &[u64]) {
-        self.lit = self.light_at_work(now, claims);
+        self.lit = self.light_at_work(now, claims, before);
         for claim in claims {
             let is_lit = self.lit.contains(&claim.id);
             let was_lit = before.contains(&claim.id);
@@ -129,23 +198,47 @@ impl Arbiter {
                 continue;
             }
             let said = claim.processes.iter().map(|p| p.said_ns).max();
-            let over = claim.processes.iter().filter(|p| p.busy);
-            let over = over.map(|p| p.expected_ns).max();
-            let used_ns = claim.processes.iter().map(|p| used(now, p)).sum();
-            let demand_ns: u64 = claim.processes.iter().map(|p| p.demand_ns).sum();
-            if let Some(Record { pauses, .. }) = self.record(claim.id) {
-                if is_lit && was_lit {
-                    pauses.see_more(now, over);
-                } else if is_lit {
-                    pauses.ended(said.unwrap_or(now), used_ns);
-                    let lasts_ns = over.zip(said).map(|(over, said)| over.saturating_sub(said));
-                    let launched_ns = demand_ns.saturating_sub(pauses.demand_ns) + LATER_NS;
-                    pauses.see_beginning(over, lasts_ns.is_some_and(|ns| ns <= launched_ns));
-                } else {
-                    pauses.see_end(over, said);
-                    (pauses.since_ns, pauses.looked_ns) = (over.or(said), now);
-                    (pauses.used_ns, pauses.demand_ns) = (used_ns, demand_ns);
+            let busy: Vec<&Process> = claim.processes.iter().filter(|p| p.busy).collect();
+            let expected = busy.iter().map(|p| p.expected_ns).max();
+            let over = busy.iter().map(|p| self.behind_ns(p)).max();
+            let demand = claim.processes.iter().map(|p| p.demand_ns);
+            let demand_ns = demand.fold(0, u64::saturating_add);
+            let Some(Record { pauses, .. }) = self.record(claim.id) else {
+                continue;
+            };
+            if is_lit && was_lit {
+                pauses.see_more(now, expected);
+                let other = |p: &&Process| pauses.told.is_some_and(|told| told.slot != p.slot);
+                if busy.iter().any(other) {
+                    pauses.told = None;
                 }
+            } else if is_lit {
+                let launched_ns = demand_ns.saturating_sub(pauses.demand_ns);
+                let most_ns = launched_ns.saturating_add(launched_ns / APART + LATER_NS);
+                let told = match (&busy[..], over) {
+                    ([p], Some(over_ns)) if p.expected_ns.saturating_sub(p.said_ns) <= most_ns => {
+                        Some(Told {
+                            slot: p.slot,
+                            began_ns: p.said_ns,
+                            held_ns: p.held_ns,
+                            expected_ns: p.expected_ns,
+                            over_ns,
+                        })
+                    }
+                    _ => None,
+                };
+                pauses.begin(said.unwrap_or(now), claim, expected, told);
+            } else {
+                let until_ns = pauses.told.map(|told| told.expected_ns + LATER_NS);
+                if expected
+                    .zip(until_ns)
+                    .is_some_and(|(ns, until)| ns <= until)
+                {
+                    pauses.went_on = 0;
+                }
+                let ended = over.map(|over| pauses.ended_ns(over));
+                (pauses.since_ns, pauses.looked_ns) = (ended.or(said), now);
+                (pauses.used_ns, pauses.demand_ns) = (held_by(now, claim), demand_ns);
             }
         }
     }

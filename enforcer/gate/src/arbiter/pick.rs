@@ -34,6 +34,9 @@ impl Arbiter {
             crowded: wanting
                 .iter()
                 .any(|(c, s)| s.busy && holder != Holder::Claim(c.id)),
+            is_only: wanting
+                .iter()
+                .all(|(c, s)| !s.waiting || holder == Holder::Claim(c.id)),
         };
         let record = |id: u64| self.records.iter().find(|r| r.id == id);
         // Others' work on the GPU, apart from the next claim's, goes first.
@@ -83,20 +86,11 @@ impl Arbiter {
                 !again && most > 0.0 && ahead - mine < most
             })
         });
-        let has_many = list.iter().any(|c| c.has_many());
-        let each_ns = if has_many { CYCLE_OF_SETS_NS } else { CYCLE_NS };
+        let each_ns = each_ns(&list);
         let (_, holder, share) = meets
             .or_else(|| self.by_deadline(now, &order, each_ns))
             .unwrap_or((mine, holder, share));
-        let cycle = each_ns * (order.len() as u64).max(2);
-        let by_share = (share * cycle as f64) as u64;
-        let length = by_share.clamp(LEAST_TURN_NS, MOST_TURN_NS);
-        // The time that a turn takes to begin and end is charged to nobody.
-        let lost = match holder {
-            Holder::Claim(id) => record(id).map_or(0, |r| r.lost_ns),
-            Holder::Light | Holder::Nobody => 0,
-        };
-        let mut length = length + lost;
+        let mut length = self.length_ns(holder, share, order.len(), each_ns);
         let elsewhere = list.iter().find(|c| holder == Holder::Claim(c.id));
         if let Some(ends_ns) = elsewhere
             .and_then(|c| c.elsewhere_ns)
@@ -114,6 +108,20 @@ impl Arbiter {
         {
             record.turn_ends_ns = 0;
         }
+    }
+
+    /// Length of a turn, where so many want one.
+    fn length_ns(&self, holder: Holder, share: f64, count: usize, each_ns: u64) -> u64 {
+        let by_share = (share * (each_ns * (count as u64).max(2)) as f64) as u64;
+        // The time that a turn takes to begin and end is charged to nobody.
+        let lost_ns = match holder {
+            Holder::Claim(id) => {
+                let record = self.records.iter().find(|r| r.id == id);
+                record.map_or(0, |r| r.lost_ns)
+            }
+            Holder::Light | Holder::Nobody => 0,
+        };
+        by_share.clamp(LEAST_TURN_NS, MOST_TURN_NS) + lost_ns
     }
 
     /// The claim that goes first with long kernels.
@@ -175,12 +183,14 @@ impl Arbiter {
         }
     }
 
-    /// Ends a long turn early if a claim arrives that is further behind.
+    /// Ends a long turn early if a claim arrives that is further behind; if nobody wanted a turn before, otherwise where it
+    /// would have ended with that claim.
     pub(super) fn shorten(&mut self, now: u64, wanting: &[(&Claim<'_>, State)]) {
         let Phase::Turn {
             holder,
             began_ns,
             ends_ns,
+            is_only,
             ..
         } = self.phase
         else {
@@ -208,14 +218,38 @@ impl Arbiter {
             let more = own.map_or_else(|| meets(c), |own| -meets(own).abs());
             s.waiting && holder != Holder::Claim(c.id) && ahead(c.id) - more < mine
         });
+        let most_ns = match behind {
+            true => Some(LEAST_TURN_NS),
+            // Turns on several GPUs end together.
+            false if own.is_some() || !is_only => None,
+            false => self.most_ns(holder, wanting),
+        };
         if let Phase::Turn {
             ends_ns, due_ns, ..
         } = &mut self.phase
-            && behind
+            && let Some(most_ns) = most_ns
         {
-            *ends_ns = (*ends_ns).min(now.max(began_ns + LEAST_TURN_NS));
+            *ends_ns = (*ends_ns).min(now.max(began_ns + most_ns));
             *due_ns = (*due_ns).min(*ends_ns);
         }
+    }
+
+    /// Length of a claim's turn if all that want one now had wanted it at its beginning; `None` if nobody else does.
+    fn most_ns(&self, holder: Holder, wanting: &[(&Claim<'_>, State)]) -> Option<u64> {
+        let at = wanting
+            .iter()
+            .position(|(c, _)| holder == Holder::Claim(c.id))?;
+        let others = wanting.iter().enumerate();
+        let others = { others }
+            .filter(|(other, (_, s))| *other != at && s.waiting)
+            .count();
+        if others == 0 {
+            return None;
+        }
+        let list: Vec<&Claim<'_>> = wanting.iter().map(|(c, _)| *c).collect();
+        let shares = divide(&list);
+        let count = 1 + others + usize::from(shares.nobody > 0.0);
+        Some(self.length_ns(holder, shares.claims[at], count, each_ns(&list)))
     }
 
     /// Lead that a claim may have and still go first, because it has the turn on other GPUs.
@@ -230,5 +264,13 @@ impl Arbiter {
         ns / share
             .max(f64::from(claim.request_permille) / 1000.0)
             .max(0.01)
+    }
+}
+
+/// Time per claim in a cycle of turns.
+fn each_ns(claims: &[&Claim<'_>]) -> u64 {
+    match claims.iter().any(|c| c.has_many()) {
+        true => CYCLE_OF_SETS_NS,
+        false => CYCLE_NS,
     }
 }
