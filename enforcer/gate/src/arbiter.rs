@@ -239,7 +239,7 @@ enum Phase {
         backlog: bool,
         /// Others' work ran beside it when it began.
         crowded: bool,
-        /// Nobody else wanted a turn when it began.
+        /// No other claim wanted a turn when it began.
         is_only: bool,
     },
 }
