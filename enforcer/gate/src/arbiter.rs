@@ -390,10 +390,7 @@ impl Arbiter {
 
     /// Nanoseconds of a claim's turns so far; 0 for a claim that never shared.
     pub fn used_ns(&self, id: u64) -> u64 {
-        self.records
-            .iter()
-            .find(|r| r.id == id)
-            .map_or(0, |r| r.used_ns)
+        self.find(id).map_or(0, |r| r.used_ns)
     }
 
     /// An arbiter for GPUs that each had another arbiter, in that place, or none: it keeps the debts between claims.
@@ -469,6 +466,10 @@ impl Arbiter {
         self.decide(now, claims, orders)
     }
 
+    fn find(&self, id: u64) -> Option<&Record> {
+        self.records.iter().find(|r| r.id == id)
+    }
+
     fn record(&mut self, id: u64) -> Option<&mut Record> {
         self.records.iter_mut().find(|r| r.id == id)
     }
@@ -490,12 +491,12 @@ impl Arbiter {
     }
 
     fn is_heavy(&self, id: u64) -> bool {
-        self.records.iter().any(|r| r.id == id && r.demand.heavy)
+        self.find(id).is_some_and(|r| r.demand.heavy)
     }
 
     fn is_active(&self, now: u64, id: u64) -> bool {
         let active = |r: &Record| r.active_ns > 0 && now.saturating_sub(r.active_ns) < ACTIVE_NS;
-        self.records.iter().any(|r| r.id == id && active(r))
+        self.find(id).is_some_and(active)
     }
 
     /// The state of a claim's present processes together.
@@ -709,9 +710,8 @@ impl Arbiter {
 
     /// Whether a waiting claim has had less, relative to its share, than the claim whose turn began at `began_ns`.
     fn is_behind(&self, now: u64, id: u64, began_ns: u64, claims: &[Claim<'_>]) -> bool {
-        let record = |id: u64| self.records.iter().find(|r| r.id == id);
-        let ahead = |id: u64| record(id).map_or(0.0, |r| r.ahead_ns);
-        let share = record(id).map_or(0.0, |r| r.usual.share).max(1e-3);
+        let ahead = |id: u64| self.find(id).map_or(0.0, |r| r.ahead_ns);
+        let share = self.find(id).map_or(0.0, |r| r.usual.share).max(1e-3);
         let mine = ahead(id) + now.saturating_sub(began_ns) as f64 / share;
         let others = claims.iter().filter(|c| c.is_gated && c.id != id);
         let waits = |c: &&Claim<'_>| c.processes.iter().any(|p| p.waiting);
@@ -755,7 +755,7 @@ impl Arbiter {
         }
         let wanting: Vec<&Claim<'_>> = claims
             .iter()
-            .filter(|c| who.contains(&c.id) || self.records.iter().any(|r| r.id == c.id && r.wants))
+            .filter(|c| who.contains(&c.id) || self.find(c.id).is_some_and(|r| r.wants))
             .collect();
         let shares = divide(&wanting);
         self.turns += 1;
@@ -839,8 +839,7 @@ impl Arbiter {
     /// End of a light claim's work, from what its last ones took.
     fn over_ns(&self, id: u64, p: &Process) -> u64 {
         let behind_ns = self.behind_ns(p);
-        let record = self.records.iter().find(|r| r.id == id);
-        let seen_ns = record.and_then(|r| r.pauses.seen_ns(behind_ns));
+        let seen_ns = self.find(id).and_then(|r| r.pauses.seen_ns(behind_ns));
         // The end is seen as late as others hear of it.
         seen_ns.map_or(behind_ns, |ns| ns.saturating_sub(self.late_ns))
     }
@@ -856,8 +855,7 @@ impl Arbiter {
 
     /// What a light claim is told.
     fn light(&self, id: u64, is_set: bool) -> Says {
-        let record = self.records.iter().find(|r| r.id == id);
-        let more = match record.map(|r| &r.pauses) {
+        let more = match self.find(id).map(|r| &r.pauses) {
             Some(pauses) if is_set && pauses.goes_on() => Flags::ENDS,
             Some(pauses) if !is_set && pauses.is_as_told() => Flags::LATER,
             _ => Flags::NONE,
@@ -897,10 +895,7 @@ impl Arbiter {
         }
         let lit = std::mem::take(&mut self.lit);
         self.light_up(now, claims, &lit);
-        if self.lit.is_empty() {
-            return;
-        }
-        if is_light {
+        if self.lit.is_empty() || is_light {
             return;
         }
         if let Phase::Turn {
@@ -1149,7 +1144,7 @@ impl Arbiter {
             || gated().filter(|c| c.elsewhere_ns.is_some() && holder != Holder::Claim(c.id));
         let is_met = others().any(|c| c.processes.iter().any(|p| p.waiting));
         // A claim that used its last turn reports the end of this one, unless a light claim is due then.
-        let used_last = |id| self.records.iter().any(|r| r.id == id && r.has_taken);
+        let used_last = |id| self.find(id).is_some_and(|r| r.has_taken);
         let reports = matches!(holder, Holder::Claim(id) if used_last(id)) && due.is_none();
         let trusted_ns = began_ns + SILENCE_NS / 2;
         let is_trusted = reports && !taken && !backlog && !is_met && now < trusted_ns;

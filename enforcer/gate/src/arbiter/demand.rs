@@ -101,7 +101,7 @@ impl Demand {
     pub(super) fn regrouped(id: u64, before: &[Option<(&Arbiter, usize)>]) -> Demand {
         let of = |place: &Option<(&Arbiter, usize)>| {
             let (arbiter, gpu) = (*place)?;
-            let record = arbiter.records.iter().find(|r| r.id == id)?;
+            let record = arbiter.find(id)?;
             let part = record.demand.ran.get(gpu).copied();
             Some((part.unwrap_or(0.0), record.demand.heavy))
         };
@@ -203,7 +203,7 @@ impl Arbiter {
     pub(super) fn see_newcomer(&mut self, now: u64, open: Option<u64>, claims: &[Claim<'_>]) {
         let window = now.saturating_sub(self.looked_ns);
         let alone = claims.iter().find(|c| Some(c.id) == open);
-        let record = self.records.iter().find(|r| Some(r.id) == open);
+        let record = open.and_then(|id| self.find(id));
         let (part, backlog) = alone.zip(record).map_or((0.0, false), |(claim, record)| {
             let part = record.demand.over_window(now, claim.processes, window);
             let backlog = |p: &Process| p.busy && p.expected_ns > now + BACKLOG_NS;

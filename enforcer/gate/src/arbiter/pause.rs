@@ -1,5 +1,5 @@
-//! Predicts the return of a light claim: many programs pause for about as long each time; others begin at a fixed beat,
-//! and pause less after longer work.
+//! Predicts the end of a light claim's work, and its return: many programs pause for about as long each time; others
+//! begin at a fixed beat, and pause less after longer work.
 
 use super::{Arbiter, Claim, Holder, LATE_AT_MOST_NS, Process, Record, demand::used};
 use crate::{
@@ -143,28 +143,26 @@ impl Pauses {
         self.is_as_told() && self.told.is_some()
     }
 
-    /// When its end will be seen that is expected then, if that is known: contexts change in between.
+    /// When its end will be seen at the latest that is expected then, if that is known: contexts change in between.
     pub(super) fn seen_ns(&self, over_ns: u64) -> Option<u64> {
-        let off_ns = self.off.mean_ns + 2 * self.off.off_ns;
-        let seen_ns = over_ns.saturating_add(off_ns).saturating_sub(MOST_OFF_NS);
+        let seen_ns = seen_ns(over_ns, self.off.mean_ns + 2 * self.off.off_ns);
         self.is_as_told().then_some(seen_ns)
     }
 
-    /// How much later than told its end is seen.
-    pub(super) fn late_ns(&self) -> u64 {
-        let late_ns = self.off.mean_ns.saturating_sub(MOST_OFF_NS);
-        if self.is_as_told() { late_ns } else { 0 }
+    /// When it is seen on average.
+    fn ended_ns(&self, over_ns: u64) -> u64 {
+        match self.told.is_some() && self.off.is_seen() {
+            true => seen_ns(over_ns, self.off.mean_ns),
+            false => over_ns,
+        }
     }
 
-    /// The same on average.
-    fn ended_ns(&self, over_ns: u64) -> u64 {
-        let is_known = self.told.is_some() && self.off.is_seen();
-        let off_ns = if is_known {
-            self.off.mean_ns
-        } else {
-            MOST_OFF_NS
-        };
-        over_ns.saturating_add(off_ns).saturating_sub(MOST_OFF_NS)
+    /// How much later than expected it is seen on average.
+    pub(super) fn late_ns(&self) -> u64 {
+        match self.is_as_told() {
+            true => self.off.mean_ns.saturating_sub(MOST_OFF_NS),
+            false => 0,
+        }
     }
 
     /// Window of its expected return by the better predictor so far; by its end the arbiter must have heard.
@@ -179,6 +177,11 @@ impl Pauses {
         let late = (2 * rhythm.off_ns).max(self.pause.mean_ns / LATE_PART) + LATE_AT_MOST_NS;
         Some((back - rhythm.off_ns, back + late))
     }
+}
+
+/// An end that was expected then and is seen that much later than [`MOST_OFF_NS`] before.
+fn seen_ns(over_ns: u64, off_ns: u64) -> u64 {
+    over_ns.saturating_add(off_ns).saturating_sub(MOST_OFF_NS)
 }
 
 /// Time with work so far.

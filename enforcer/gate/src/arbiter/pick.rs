@@ -115,10 +115,7 @@ impl Arbiter {
         let by_share = (share * (each_ns * (count as u64).max(2)) as f64) as u64;
         // The time that a turn takes to begin and end is charged to nobody.
         let lost_ns = match holder {
-            Holder::Claim(id) => {
-                let record = self.records.iter().find(|r| r.id == id);
-                record.map_or(0, |r| r.lost_ns)
-            }
+            Holder::Claim(id) => self.find(id).map_or(0, |r| r.lost_ns),
             Holder::Light | Holder::Nobody => 0,
         };
         by_share.clamp(LEAST_TURN_NS, MOST_TURN_NS) + lost_ns
@@ -135,7 +132,7 @@ impl Arbiter {
             let Holder::Claim(id) = holder else {
                 return None;
             };
-            let record = self.records.iter().find(|r| r.id == id)?;
+            let record = self.find(id)?;
             let (usual_ns, waited_ns) = match self.even_ns {
                 Some(ns) => (ns, ns * (self.turns - record.usual.last)),
                 None => (record.usual.ns, now.saturating_sub(record.last_turn.0)),
@@ -162,10 +159,7 @@ impl Arbiter {
             return;
         };
         let last = |holder: Holder| match holder {
-            Holder::Claim(id) => {
-                let record = self.records.iter().find(|r| r.id == id);
-                record.map_or((0, 0.0), |r| r.last_turn)
-            }
+            Holder::Claim(id) => self.find(id).map_or((0, 0.0), |r| r.last_turn),
             Holder::Light | Holder::Nobody => (u64::MAX, 0.0),
         };
         let near = order.iter().take_while(|(ahead, holder, _)| {
@@ -200,8 +194,7 @@ impl Arbiter {
         if ends_ns <= now || wanting.iter().any(torn) {
             return;
         }
-        let record = |id: u64| self.records.iter().find(|r| r.id == id);
-        let ahead = |id: u64| record(id).map_or(0.0, |r| r.ahead_ns);
+        let ahead = |id: u64| self.find(id).map_or(0.0, |r| r.ahead_ns);
         let mine = match holder {
             Holder::Claim(id) => ahead(id),
             Holder::Light => return,
@@ -259,8 +252,7 @@ impl Arbiter {
             Some(ends_ns) if ends_ns > now + LEAST_TURN_NS => MEET_AHEAD_NS,
             _ => return 0.0,
         };
-        let record = self.records.iter().find(|r| r.id == claim.id);
-        let share = record.map_or(0.0, |r| r.usual.share);
+        let share = self.find(claim.id).map_or(0.0, |r| r.usual.share);
         ns / share
             .max(f64::from(claim.request_permille) / 1000.0)
             .max(0.01)

@@ -77,7 +77,7 @@ impl Arbiter {
         then.release(at_ns, &claims, &mut |_, _| true);
         let next_ns = then.decide(at_ns, &claims, &mut Vec::new())?;
         let (id, _) = then.turn().filter(|(id, _)| self.is_heavy(*id))?;
-        let said = then.records.iter().find(|r| r.id == id)?;
+        let said = then.find(id)?;
         let says = Says {
             turn_begins_ns: at_ns,
             turn_ends_ns: said.turn_ends_ns,
