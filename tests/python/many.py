@@ -1,7 +1,8 @@
 """Uses one user's kernels at random, as people do: cells, pauses, interrupts, restarts, kills, culling.
 
-Arguments: kernel name, number of kernels, seconds, seed, longest pause. Prints JSON lines with what went wrong and what
-was done. Of gshare it knows only the message that a program has its GPU memory back.
+Arguments: kernel name, number of kernels, seed, longest pause. Answers each line of input with a JSON line of what went
+wrong and what was done: `quiet` ends the use of the kernels, `leave` ends the kernels. Of gshare it knows only the message
+that a program has its GPU memory back.
 """
 
 import json
@@ -16,8 +17,7 @@ import time
 
 from jupyter_client.manager import KernelManager
 
-NAME, COUNT, SECONDS, SEED = sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4])
-PAUSE = float(sys.argv[5])
+NAME, COUNT, SEED, PAUSE = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])
 BACK = "has its GPU memory back"
 # Most kernels call the driver directly: twenty compilers at a time would not test a GPU.
 FIRST = """
@@ -161,10 +161,10 @@ class Kernel:
         self.client.stop_channels()
         self.manager.shutdown_kernel()
 
-    def live(self, end, quiet):
+    def live(self):
         try:
             self.start()
-            while time.monotonic() < end:
+            while not enough.is_set():
                 self.step()
             quiet.wait(timeout=120)
             if not self.manager.is_alive():
@@ -176,18 +176,20 @@ class Kernel:
             quiet.abort()
 
 
-quiet, leave = threading.Barrier(COUNT + 1), threading.Event()
-end = time.monotonic() + SECONDS
-threads = [threading.Thread(target=Kernel(n).live, args=(end, quiet)) for n in range(COUNT)]
+quiet, enough, leave = threading.Barrier(COUNT + 1), threading.Event(), threading.Event()
+threads = [threading.Thread(target=Kernel(n).live) for n in range(COUNT)]
 for thread in threads:
     thread.start()
-try:
-    quiet.wait(timeout=SECONDS + 120)
-except threading.BrokenBarrierError:
-    pass
-print(json.dumps({"quiet": True, "wrong": wrong, "done": done}), flush=True)
-sys.stdin.readline()
-leave.set()
-for thread in threads:
-    thread.join()
-print(json.dumps({"wrong": wrong}), flush=True)
+for line in sys.stdin:
+    if line == "quiet\n":
+        enough.set()
+        try:
+            quiet.wait(timeout=120)
+        except threading.BrokenBarrierError:
+            pass
+    elif line == "leave\n":
+        leave.set()
+        for thread in threads:
+            thread.join()
+    with lock:
+        print(json.dumps({"wrong": wrong, "done": done}), flush=True)
