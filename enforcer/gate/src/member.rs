@@ -32,6 +32,9 @@ const AHEAD_NS: (u64, u64) = (4_000_000, 20_000_000);
 /// A turn without work on the GPU is kept for this long, because most programs launch again at once; a program whose
 /// gaps are longer on average loses it as soon as it waits for its launches.
 const GRACE_NS: u64 = 300_000;
+/// The same in a turn after longer work: this part of it, and no longer than two hand-overs take, 0.5 to 1 ms.
+const GRACE_PART: u64 = 4;
+const KEPT_NS: u64 = 600_000;
 /// The arbiter is told that work lasts longer than announced if the difference is this large, and the arbiter is about
 /// to check; before that no call is needed.
 pub(crate) const LATER_NS: u64 = 50_000;
@@ -180,6 +183,8 @@ pub struct Member {
     /// Sums of its bursts from first work to none, and the sum of all earlier work.
     burst: Rhythm,
     before_burst_ns: u64,
+    /// The same before the launches since its last gap.
+    before_gap_ns: u64,
     /// The oldest work began no earlier.
     head_since_ns: u64,
     /// Usual time between the end of all work and the next launch.
@@ -243,6 +248,7 @@ impl Default for Member {
             demand_ns: 0,
             burst: Rhythm::default(),
             before_burst_ns: 0,
+            before_gap_ns: 0,
             head_since_ns: 0,
             gap_ns: 0,
             idle_since_ns: None,
@@ -428,8 +434,7 @@ impl Member {
             self.knocked_ns = now;
         }
         if let Some(since) = self.idle_since_ns.take() {
-            let gap = now.saturating_sub(since).min(GAP_NS);
-            self.gap_ns = self.gap_ns - self.gap_ns / 8 + gap / 8;
+            self.see_gap(now, since);
         }
         let rule = self.rule(now, view);
         let first = match (self.queue.front(), &ticket) {
@@ -520,6 +525,11 @@ impl Member {
                 0
             }
         };
+        let kept = self.quiet_since_ns.take();
+        if let Some(since) = kept.filter(|since| now.saturating_sub(*since) >= LATER_NS) {
+            self.before_gap_ns = self.demand_ns;
+            self.see_gap(now, since);
+        }
         if !self.busy {
             self.begin(now);
         }
@@ -533,7 +543,6 @@ impl Member {
         self.issued_ns = self.issued_ns.saturating_add(own + grant_ns);
         self.demand_ns = self.demand_ns.saturating_add(self.scaled(own + grant_ns));
         self.end_ns = start.saturating_add(self.scaled(own + grant_ns));
-        self.quiet_since_ns = None;
         self.is_turn_used = true;
         self.in_call = (self.in_call.0 + 1, now);
         Verdict::Go { grant_ns }
@@ -542,6 +551,11 @@ impl Member {
     /// The call of an admitted launch has returned; a marker follows it, if possible.
     pub fn returned(&mut self) {
         self.in_call.0 = self.in_call.0.saturating_sub(1);
+    }
+
+    fn see_gap(&mut self, now: u64, since: u64) {
+        let gap = now.saturating_sub(since).min(GAP_NS);
+        self.gap_ns = self.gap_ns - self.gap_ns / 8 + gap / 8;
     }
 
     /// Usual sum of a light claim's launches until it pauses, if it is about the same each time. A shorter burst than
@@ -838,6 +852,9 @@ impl Member {
         let launched_ns = self.demand_ns.saturating_sub(self.before_burst_ns);
         let unused_ns = self.scaled(unused_ns);
         self.burst.saw(launched_ns.saturating_sub(unused_ns));
+        if self.queue.is_empty() {
+            self.before_gap_ns = self.demand_ns;
+        }
         self.busy = false;
         self.end_ns = now;
         self.idle_since_ns = Some(since);
@@ -848,7 +865,14 @@ impl Member {
 
     /// How long it does not take the end of all work for a pause.
     fn grace_ns(&self) -> u64 {
-        if self.gap_ns > GRACE_NS { 0 } else { GRACE_NS }
+        let most_ns = match self.word.mode() {
+            Mode::Turn => {
+                let worked_ns = self.demand_ns.saturating_sub(self.before_gap_ns);
+                (worked_ns / GRACE_PART).clamp(GRACE_NS, KEPT_NS)
+            }
+            Mode::Free | Mode::Open | Mode::Closed => GRACE_NS,
+        };
+        if self.gap_ns > most_ns { 0 } else { most_ns }
     }
 
     /// Whether the arbiter must be told when work begins: then no launch goes without asking on an idle GPU.
@@ -1090,8 +1114,36 @@ mod tests {
     fn a_call_that_does_not_return_keeps_no_turn() {
         let (mut member, _) = in_second_call();
         let late = 10 * MS + 2 + CALL_NS;
-        assert_eq!(member.rest(late, 2, 0, true), Rest::At(late + GRACE_NS));
-        assert_eq!(member.rest(late + GRACE_NS, 2, 0, true), Rest::Idle);
+        assert_eq!(member.rest(late, 2, 0, true), Rest::At(late + KEPT_NS));
+        assert_eq!(member.rest(late + KEPT_NS, 2, 0, true), Rest::Idle);
+    }
+
+    /// Launches of 3 ms with pauses of 0.3 ms, and one of 2 ms in 16.
+    #[test]
+    fn pauses_that_a_turn_outlasts_count_as_well() {
+        let (mut member, key) = (Member::default(), Key::kernel(0x5000, 768, 256));
+        let mut now = 10 * MS;
+        for step in 0..64 {
+            let view = View {
+                word: Word::default().next(Mode::Turn),
+                turn_ends_ns: now + 50 * MS,
+                beat_ns: now,
+                alive: true,
+                ..View::default()
+            };
+            member.ask(now, &view, key, sure(3 * MS), &mut None);
+            member.returned();
+            assert!(member.mark(now, 1, Some(key), 0));
+            let over = now + 3 * MS;
+            member.done(over, 1, Some((now, over)), Some(3 * MS));
+            let kept = Rest::At(over + KEPT_NS);
+            assert_eq!(member.rest(over, step, 0, true), kept, "step {step}");
+            now = over + 3 * MS / 10;
+            if step % 16 == 15 {
+                now = over + 2 * MS;
+                assert_eq!(member.rest(over + KEPT_NS, step, 0, true), Rest::Idle);
+            }
+        }
     }
 
     #[test]
@@ -1102,7 +1154,7 @@ mod tests {
         assert!(member.look(400 * MS, 1, Some(false)), "it waits");
         assert_eq!(
             member.rest(400 * MS, 2, 0, true),
-            Rest::At(400 * MS + GRACE_NS)
+            Rest::At(400 * MS + KEPT_NS)
         );
         assert_eq!(member.rest(401 * MS, 2, 0, true), Rest::Idle);
         let before = member.signals(401 * MS).used_ns;
@@ -1192,7 +1244,7 @@ mod tests {
         member.returned();
         assert_eq!(
             member.rest(17 * MS, 2, 0, true),
-            Rest::At(17 * MS + GRACE_NS)
+            Rest::At(17 * MS + KEPT_NS)
         );
     }
 }

@@ -294,6 +294,31 @@ fn tokens_come_sooner_than_in_plain_time_slices() {
     }
 }
 
+/// Tokens half a millisecond apart beside training, both with half of the GPU: two hand-overs take longer than a pause.
+#[test]
+fn a_turn_outlasts_a_short_pause() {
+    let costs = [Costs::REAL, Costs::HIGH];
+    for (seed, costs) in (1..=SEEDS).flat_map(|seed| costs.map(|costs| (seed, costs))) {
+        let token = Program::Burst {
+            kernel: 30 * US,
+            count: 100,
+            pause: 500 * US,
+        };
+        let programs = [token, Program::Flood { kernel: MS }];
+        let mut sim = side_by_side(&programs, costs, seed);
+        let mut gate = turns(&mut sim, &asked(&[500, 500]));
+        let looks = sim.arbiter_runs;
+        finished(&mut sim, &mut gate, 4 * SECOND);
+        let tokens = sim.threads[0].bursts.len() as f64;
+        let looks = (sim.arbiter_runs - looks) as f64 / tokens;
+        let used = sim.used(SECOND + 300 * MS, sim.now);
+        println!("tokens with short pauses: {looks:.2} looks each, {used:.3?}");
+        assert!(looks <= 1.0, "{looks}");
+        assert!(used[1] >= 0.47, "{used:?}");
+        assert!(used.iter().sum::<f64>() >= 0.89, "{used:?}");
+    }
+}
+
 /// A stream that is held up for two seconds by something other than the GPU holds up no other stream, and keeps no
 /// turn.
 #[test]
