@@ -1154,7 +1154,7 @@ fn twenty_kernels_of_four_users_lose_nothing() {
     let (warn, offload) = (20.0 * 60.0 / divisor, 30.0 * 60.0 / divisor);
     // Six offload times in total, and pauses a third longer than one.
     let (seconds, pause) = (6.0 * offload, 4.0 * offload / 3.0);
-    println!("timers divided by {divisor} (GSHARE_SOAK), {seconds} s of work");
+    println!("timers divided by {divisor} (GSHARE_SOAK), at least {seconds} s of work");
     let seed: u32 = std::env::var("GSHARE_SEED")
         .ok()
         .and_then(|s| s.parse().ok())

@@ -180,16 +180,26 @@ quiet, enough, leave = threading.Barrier(COUNT + 1), threading.Event(), threadin
 threads = [threading.Thread(target=Kernel(n).live) for n in range(COUNT)]
 for thread in threads:
     thread.start()
-for line in sys.stdin:
-    if line == "quiet\n":
+
+
+def settle():
+    if not enough.is_set():
         enough.set()
         try:
             quiet.wait(timeout=120)
         except threading.BrokenBarrierError:
             pass
+
+
+for line in sys.stdin:
+    if line == "quiet\n":
+        settle()
     elif line == "leave\n":
         leave.set()
         for thread in threads:
             thread.join()
     with lock:
         print(json.dumps({"wrong": wrong, "done": done}), flush=True)
+# After a test that failed, there are kernels still.
+settle()
+leave.set()
