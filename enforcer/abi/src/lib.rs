@@ -45,7 +45,7 @@ pub use sizes::{enough, size_between};
 pub use staged::Staged;
 pub use sys::{
     Reach, barrier, futex_wait, futex_wait_either, futex_wake, memfd, monotonic_ns, move_fd_up,
-    recv_with_fds, send_with_fds,
+    on_time, recv_with_fds, send_with_fds,
 };
 pub use trusted::trusted;
 pub use uuid::{GpuUuid, InvalidUuid};

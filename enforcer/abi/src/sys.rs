@@ -412,6 +412,20 @@ pub fn futex_wait_either(
     }
 }
 
+/// Sleeps so that its end comes when it should: Linux adds a slack to timers of a thread, 50 us by default.
+pub fn on_time(sleep: impl FnOnce()) {
+    let set = |ns: libc::c_ulong| {
+        // SAFETY: sets a number of the calling thread.
+        unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, ns) }
+    };
+    // SAFETY: reads a number of the calling thread.
+    let slack_ns = unsafe { libc::prctl(libc::PR_GET_TIMERSLACK) };
+    set(1);
+    sleep();
+    // A thread with real-time priority has none, and needs none.
+    set(libc::c_ulong::try_from(slack_ns).unwrap_or(0));
+}
+
 /// A memory barrier on all threads of the machine, so that they need no barriers of their own. Takes milliseconds.
 pub fn barrier() -> io::Result<()> {
     /// `MEMBARRIER_CMD_GLOBAL`.

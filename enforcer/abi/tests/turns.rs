@@ -3,7 +3,7 @@
 #![allow(
     clippy::unwrap_used,
     unsafe_code,
-    reason = "a test fails by panicking; closes a descriptor"
+    reason = "a test fails by panicking; closes a descriptor, reads a number of a thread"
 )]
 
 use std::{
@@ -20,7 +20,7 @@ use std::{
 use gshare_abi::{
     Bell, GateView, GpuUuid, LimitsMap, Reach, UsageMap, futex_wait,
     host::{Doorbell, LimitsFile, LimitsInit, UsageMemfd},
-    monotonic_ns,
+    monotonic_ns, on_time,
 };
 
 const UUID: GpuUuid = GpuUuid([9; 16]);
@@ -173,4 +173,16 @@ fn what_a_process_says_of_its_work_goes_with_it() {
     usage.assign_slot(11, 1).unwrap();
     let fresh = GateView::default();
     assert_eq!(usage.gates().next(), Some((seat.slot, 11, fresh)));
+}
+
+/// A turn that begins by itself is not late by the slack of the program's timers, and the program keeps its own.
+#[test]
+fn a_sleep_that_ends_on_time_changes_the_threads_timers_for_that_time_alone() {
+    // SAFETY: reads a number of the calling thread.
+    let slack_ns = || unsafe { libc::prctl(libc::PR_GET_TIMERSLACK) };
+    let before = slack_ns();
+    let mut meanwhile = 0;
+    on_time(|| meanwhile = slack_ns());
+    assert_eq!((meanwhile, slack_ns()), (1, before));
+    assert!(before > 1, "{before}");
 }

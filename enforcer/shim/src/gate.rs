@@ -18,7 +18,7 @@ use std::{
     },
 };
 
-use gshare_abi::{Reach, futex_wait, futex_wait_either, futex_wake, monotonic_ns};
+use gshare_abi::{Reach, futex_wait, futex_wait_either, futex_wake, monotonic_ns, on_time};
 use gshare_gate::{Key, Load, MARKERS, Measure, Member, Mode, Timeline, Verdict, Word};
 
 use self::clock::{ANCHORS, Anchor, Call, Seen};
@@ -399,7 +399,8 @@ impl Gate {
             if first {
                 let turn = (&turn.word, word.0, Reach::Machine);
                 let stir = (&self.stir, stirred, Reach::Process);
-                futex_wait_either(turn, stir, until);
+                // A turn may begin then by itself.
+                on_time(|| futex_wait_either(turn, stir, until));
             } else {
                 futex_wait(&self.stir, stirred, Some(until), Reach::Process);
             }
