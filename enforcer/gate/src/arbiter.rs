@@ -788,6 +788,7 @@ impl Arbiter {
         let lit = std::mem::take(&mut self.lit);
         let lasted = now.saturating_sub(began_ns);
         let late_ns = self.late_ns;
+        let lost_ns = self.lost_ns(now, claims);
         for id in &lit {
             let each = lasted / lit.len() as u64;
             self.charge(now, Holder::Claim(*id), each, None, claims);
@@ -795,9 +796,8 @@ impl Arbiter {
             if let Some((claim, record)) = claim.zip(self.record(*id)) {
                 // The change back to another context takes as long as the one to its own.
                 let back_ns = record.pauses.late_ns().saturating_sub(late_ns);
-                record
-                    .demand
-                    .had_way(each + back_ns, claim.request_permille);
+                let demand = &mut record.demand;
+                demand.had_way(each, back_ns, lost_ns, claim.request_permille);
             }
         }
         for claim in claims.iter().filter(|c| c.is_gated) {
@@ -1411,6 +1411,61 @@ mod tests {
                 assert!((counted / window_ns - 1.0).abs() < 0.01, "{counted}");
                 break;
             }
+        }
+    }
+
+    /// A light claim with a quarter of the GPU works for 0.1 ms of each millisecond, whose end is seen 0.14 ms late; the
+    /// other claim has lost what its work did not run.
+    #[test]
+    fn a_light_claim_has_taken_no_more_than_the_others_lost() {
+        const WORK_NS: u64 = 100_000;
+        const LATE_NS: u64 = 240_000;
+        for (ran_us, is_heavy) in [(760, false), (700, true)] {
+            let now = 1000 * MS;
+            let mut arbiter = of_two(now, &[]);
+            arbiter.records[0].demand.heavy = false;
+            arbiter.count_demand_from(
+                now,
+                &[
+                    claim(0, &[process(0, false, 0)]),
+                    claim(1, &[process(0, true, 0)]),
+                ],
+            );
+            (arbiter.low_since_ns, arbiter.is_scarce) = (now, true);
+            arbiter.records[1].demand.heavy = true;
+            for at in 0..95 {
+                let begins = now + at * MS;
+                let used_ns = (at + 1) * ran_us * 1000;
+                for (late, busy) in [(0, true), (LATE_NS, false)] {
+                    let said = |busy, waiting, expected_ns| Process {
+                        busy,
+                        said_ns: begins + late,
+                        stamp: begins + late,
+                        ..process(0, waiting, expected_ns)
+                    };
+                    let steps = if busy { at } else { at + 1 };
+                    let light = [Process {
+                        held_ns: steps * LATE_NS,
+                        demand_ns: (at + 1) * WORK_NS,
+                        ..said(busy, false, begins + WORK_NS)
+                    }];
+                    let flood = [Process {
+                        used_ns,
+                        held_ns: used_ns,
+                        ..said(busy, true, begins)
+                    }];
+                    let small = Claim {
+                        request_permille: 250,
+                        ..claim(0, &light)
+                    };
+                    let claims = [small, claim(1, &flood)];
+                    arbiter.step(begins + late, &claims, &mut |_, _| true, &mut Vec::new());
+                }
+                if !is_heavy {
+                    assert!(!arbiter.is_heavy(0), "after {at} ms");
+                }
+            }
+            assert_eq!(arbiter.is_heavy(0), is_heavy, "{ran_us} us");
         }
     }
 

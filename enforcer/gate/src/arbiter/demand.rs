@@ -34,16 +34,20 @@ pub(super) struct Demand {
     pub ran: Vec<f64>,
     /// It needs more than it is guaranteed.
     pub heavy: bool,
-    /// Time since the last update in which the others made way for it.
+    /// Time since the last update in which the others made way for it, and what the way back took them.
     way_ns: u64,
+    back_ns: u64,
 }
 
 impl Demand {
-    /// The others made way for this long: a light claim that fills its whole part of a window at once is not light any
-    /// more.
-    pub(super) fn had_way(&mut self, ns: u64, request_permille: u32) {
+    /// The others made way for this long, and the way back took them about `back_ns`; by what they tell, they have lost no
+    /// more than `lost_ns` since the last update. A light claim that fills its whole part of a window at once is not light
+    /// any more.
+    pub(super) fn had_way(&mut self, ns: u64, back_ns: u64, lost_ns: u64, request_permille: u32) {
         self.way_ns += ns;
-        self.heavy |= self.way_ns > WINDOW_NS / 1000 * u64::from(request_permille);
+        self.back_ns += back_ns;
+        let back_ns = self.back_ns.min(lost_ns.saturating_sub(self.way_ns));
+        self.heavy |= self.way_ns + back_ns > WINDOW_NS / 1000 * u64::from(request_permille);
     }
 
     fn begin(&mut self, now: u64, processes: &[Process]) {
@@ -56,7 +60,7 @@ impl Demand {
                 ..*p
             })
             .collect();
-        self.way_ns = 0;
+        (self.way_ns, self.back_ns) = (0, 0);
     }
 
     /// It was held back nearly all the time: it needs as much as possible where it waits, also with kernels of unknown
@@ -171,6 +175,24 @@ fn waited(now: u64, process: &Process) -> u64 {
 }
 
 impl Arbiter {
+    /// Time since the last update in which no work of heavy claims ran, as far as they tell. On several GPUs all of it: one
+    /// may have run while the other did not.
+    pub(super) fn lost_ns(&self, now: u64, claims: &[Claim<'_>]) -> u64 {
+        let mut ran_ns: u64 = 0;
+        let is_set = claims.iter().any(Claim::has_many);
+        for claim in claims.iter().filter(|c| c.is_gated && !is_set) {
+            let Some(record) = self.find(claim.id).filter(|r| r.demand.heavy) else {
+                continue;
+            };
+            for p in claim.processes {
+                let mut before = record.demand.before.iter();
+                let before = before.find(|b| b.slot == p.slot);
+                ran_ns += before.map_or(0, |b| p.used_ns.saturating_sub(b.used_ns));
+            }
+        }
+        now.saturating_sub(self.looked_ns).saturating_sub(ran_ns)
+    }
+
     /// Time of the next update while all launch.
     pub(super) fn next_look_ns(&self, claims: &[Claim<'_>]) -> u64 {
         self.looked_ns + self.window_ns(claims)
