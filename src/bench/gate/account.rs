@@ -21,6 +21,22 @@ pub(in crate::bench) struct Look {
     pub(in crate::bench) done: u64,
 }
 
+impl Look {
+    /// The reading at a time between this one and a later one: the GPU's time divided as between these.
+    pub(super) fn until(&self, now_ns: u64, later: &Look) -> Look {
+        let all_ns = later.now_ns.saturating_sub(self.now_ns).max(1) as f64;
+        let part = now_ns.saturating_sub(self.now_ns) as f64 / all_ns;
+        let until =
+            |from: u64, to: u64| from + (to.saturating_sub(from) as f64 * part).round() as u64;
+        let used = self.used.iter().zip(&later.used);
+        Look {
+            now_ns,
+            used: used.map(|(from, to)| until(*from, *to)).collect(),
+            done: until(self.done, later.done),
+        }
+    }
+}
+
 /// Source of the readings.
 #[derive(Debug)]
 pub(in crate::bench) enum Account {

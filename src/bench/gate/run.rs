@@ -215,10 +215,12 @@ pub(in crate::bench) fn judge(looks: &[Look], wanted: &[f64], kernel_ns: u64) ->
             continue;
         }
         next = from.now_ns + 100_000_000;
-        let Some(to) = looks.iter().find(|l| l.now_ns >= from.now_ns + WINDOW) else {
+        let ends_ns = from.now_ns + WINDOW;
+        let Some(after) = looks.iter().position(|l| l.now_ns >= ends_ns) else {
             break;
         };
-        let (got, used) = parts(from, to);
+        let to = looks[after - 1].until(ends_ns, &looks[after]);
+        let (got, used) = parts(from, &to);
         // A GPU that is idle for most of a window is no excuse.
         let used = used.max(WINDOW as f64 / 2.0);
         let allowed = (kernel_ns as f64 / used * 100.0).max(POINTS);
@@ -308,6 +310,7 @@ pub(in crate::bench) fn arbiter_ns(station: &Station) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::ROUNDED;
     use super::*;
 
     #[test]
@@ -341,5 +344,23 @@ mod tests {
         );
         assert!((outcome.worst_stall_ms - 570.0).abs() < 21.0, "{outcome:?}");
         assert!((outcome.got[0] - 0.27).abs() < 0.005, "{outcome:?}");
+    }
+
+    /// A claim with a tenth of the GPU has one kernel of 200 ms in five seconds: in 2 s without it that is one kernel too
+    /// few, also where the readings are not 2 s apart.
+    #[test]
+    fn a_window_is_two_seconds_long() {
+        let look = |ms: u64| {
+            let first = ms.saturating_sub(2500).min(200);
+            Look {
+                now_ns: ms * 1_000_000,
+                used: vec![first * 1_000_000, (ms - first) * 1_000_000],
+                done: ms * 1_000_000,
+            }
+        };
+        let looks: Vec<Look> = (0..5000).step_by(7).map(look).collect();
+        let outcome = judge(&looks, &[0.1, 0.9], 200_000_000);
+        assert!((outcome.worst_window - 10.0).abs() < 1e-6, "{outcome:?}");
+        assert!(outcome.beyond.abs() < ROUNDED, "{outcome:?}");
     }
 }
