@@ -24,8 +24,8 @@ const PATIENCE: Duration = Duration::from_secs(120);
 #[derive(Debug)]
 pub(super) struct Kit {
     program: PathBuf,
-    /// See [`bound::hand_over_us`].
-    hand_over_us: f64,
+    /// See [`bound::doorbell_us`].
+    doorbell_us: f64,
 }
 
 impl Kit {
@@ -47,7 +47,7 @@ impl Kit {
         );
         Ok(Self {
             program: dir.join("light"),
-            hand_over_us: bound::hand_over_us()?,
+            doorbell_us: bound::doorbell_us()?,
         })
     }
 }
@@ -97,7 +97,7 @@ pub(super) struct Arm {
     /// Load by processes that do not belong to the run, as a fraction of all processors.
     pub(super) others: f64,
     /// Minimum processor time of an arbiter per burst of work, in microseconds.
-    pub(super) hand_over_us: f64,
+    pub(super) doorbell_us: f64,
 }
 
 /// The programs of a run, which are killed with it.
@@ -225,7 +225,7 @@ pub(super) fn run(
     let others = Cpu::now()?.since_without(&cpu, own(&company).saturating_sub(own_before));
     let mut arm = Arm {
         others,
-        hand_over_us: kit.hand_over_us,
+        doorbell_us: kit.doorbell_us,
         arbiter: arbiter / began.elapsed().as_nanos() as f64,
         ..Arm::default()
     };

@@ -354,13 +354,12 @@ impl Row {
             _ => 1.0,
         };
         figures.push((most("arbiter", " %", limit), shared.arbiter * 100.0));
-        // A light claim that delays others reports the start and end of each burst, and the GPU switches to its context
-        // and back.
+        // A light claim that delays others reports the start of each burst, and the GPU switches to its context and back.
         if let Goal::SlowerAndWait(..) | Goal::Wait(_) | Goal::Token(_) | Goal::SecondKeeps(_) =
             self.goal
         {
             let bursts = shared.switches_per_step.map_or(1.0, |many| many / 2.0);
-            let least = bursts * shared.hand_over_us / shared.steps[0].mean_us;
+            let least = bursts * shared.doorbell_us / shared.steps[0].mean_us;
             figures.push((told("arbiter at least", " %"), least * 100.0));
         }
         if let (Some(with), Some(without)) = (shared.switches_per_step, base.switches_per_step) {
@@ -395,7 +394,7 @@ mod tests {
             switches_per_step: Some(switches),
             arbiter: 0.0,
             others: 0.0,
-            hand_over_us: 0.0,
+            doorbell_us: 0.0,
         }
     }
 
