@@ -1414,58 +1414,120 @@ mod tests {
         }
     }
 
-    /// A light claim with a quarter of the GPU works for 0.1 ms of each millisecond, whose end is seen 0.14 ms late; the
-    /// other claim has lost what its work did not run.
+    /// A light claim that works for 0.1 ms of each millisecond, whose end is seen 0.14 ms late, and a flood whose work has
+    /// run this long by then: the time, and what both say, in a millisecond when that work begins, and when it ends.
+    fn beside_a_flood(ms: u64, busy: bool, ran_us: u64) -> (u64, [Process; 2]) {
+        const WORK_NS: u64 = 100_000;
+        const SEEN_NS: u64 = 240_000;
+        let begins = 1000 * MS + ms * MS;
+        let now = begins + if busy { 0 } else { SEEN_NS };
+        let said = |busy, waiting, expected_ns| Process {
+            busy,
+            said_ns: now,
+            stamp: now,
+            ..process(0, waiting, expected_ns)
+        };
+        let steps = if busy { ms } else { ms + 1 };
+        let light = Process {
+            held_ns: steps * SEEN_NS,
+            demand_ns: (ms + 1) * WORK_NS,
+            ..said(busy, false, begins + WORK_NS)
+        };
+        let used_ns = (ms + 1) * ran_us * 1000;
+        let flood = Process {
+            used_ns,
+            held_ns: used_ns,
+            ..said(busy, true, begins)
+        };
+        (now, [light, flood])
+    }
+
+    /// These as claims 0, with a quarter of the GPU, and 1, of which one is known to be heavy.
+    fn light_and_flood() -> Arbiter {
+        let now = 1000 * MS;
+        let mut arbiter = of_two(now, &[]);
+        let [light, flood] = [[process(0, false, 0)], [process(0, true, 0)]];
+        arbiter.count_demand_from(now, &[claim(0, &light), claim(1, &flood)]);
+        (arbiter.low_since_ns, arbiter.is_scarce) = (now, true);
+        arbiter.records[1].demand.heavy = true;
+        arbiter
+    }
+
+    fn quarter(id: u64, processes: &[Process]) -> Claim<'_> {
+        Claim {
+            request_permille: 250,
+            ..claim(id, processes)
+        }
+    }
+
+    /// The time that a light claim's hand-overs take is no more than the flood's work lost.
     #[test]
     fn a_light_claim_has_taken_no_more_than_the_others_lost() {
-        const WORK_NS: u64 = 100_000;
-        const LATE_NS: u64 = 240_000;
         for (ran_us, is_heavy) in [(760, false), (700, true)] {
-            let now = 1000 * MS;
-            let mut arbiter = of_two(now, &[]);
-            arbiter.records[0].demand.heavy = false;
-            arbiter.count_demand_from(
-                now,
-                &[
-                    claim(0, &[process(0, false, 0)]),
-                    claim(1, &[process(0, true, 0)]),
-                ],
-            );
-            (arbiter.low_since_ns, arbiter.is_scarce) = (now, true);
-            arbiter.records[1].demand.heavy = true;
-            for at in 0..95 {
-                let begins = now + at * MS;
-                let used_ns = (at + 1) * ran_us * 1000;
-                for (late, busy) in [(0, true), (LATE_NS, false)] {
-                    let said = |busy, waiting, expected_ns| Process {
-                        busy,
-                        said_ns: begins + late,
-                        stamp: begins + late,
-                        ..process(0, waiting, expected_ns)
-                    };
-                    let steps = if busy { at } else { at + 1 };
-                    let light = [Process {
-                        held_ns: steps * LATE_NS,
-                        demand_ns: (at + 1) * WORK_NS,
-                        ..said(busy, false, begins + WORK_NS)
-                    }];
-                    let flood = [Process {
-                        used_ns,
-                        held_ns: used_ns,
-                        ..said(busy, true, begins)
-                    }];
-                    let small = Claim {
-                        request_permille: 250,
-                        ..claim(0, &light)
-                    };
-                    let claims = [small, claim(1, &flood)];
-                    arbiter.step(begins + late, &claims, &mut |_, _| true, &mut Vec::new());
-                }
-                if !is_heavy {
-                    assert!(!arbiter.is_heavy(0), "after {at} ms");
-                }
+            let mut arbiter = light_and_flood();
+            for (ms, busy) in (0..95).flat_map(|ms| [(ms, true), (ms, false)]) {
+                let (now, [light, flood]) = beside_a_flood(ms, busy, ran_us);
+                let (light, flood) = ([light], [flood]);
+                let claims = [quarter(0, &light), claim(1, &flood)];
+                arbiter.step(now, &claims, &mut |_, _| true, &mut Vec::new());
+                assert!(is_heavy || !arbiter.is_heavy(0), "after {ms} ms");
             }
             assert_eq!(arbiter.is_heavy(0), is_heavy, "{ran_us} us");
+        }
+    }
+
+    /// A turn is planned, and claims go or come before it begins.
+    #[test]
+    fn a_planned_turn_begins_or_not_with_the_claims_that_are_left() {
+        let mut planned = light_and_flood();
+        let mut ms = 0;
+        while planned.plan.is_none() {
+            assert!(ms < 50, "there is a plan");
+            for busy in [false, true] {
+                let (now, [light, flood]) = beside_a_flood(ms + u64::from(busy), busy, 760);
+                let (light, flood) = ([light], [flood]);
+                let claims = [quarter(0, &light), claim(1, &flood)];
+                planned.step(now, &claims, &mut |_, _| true, &mut Vec::new());
+            }
+            ms += 1;
+        }
+        let (_, [light, flood]) = beside_a_flood(ms, true, 760);
+        let (light, flood, other) = (
+            [light],
+            [Process {
+                busy: false,
+                ..flood
+            }],
+            [],
+        );
+        let of = |id: usize| match id {
+            0 => quarter(0, &light),
+            1 => claim(1, &flood),
+            other_id => claim(other_id as u64, &other),
+        };
+        // Whose turn it is, none where one claim alone works, and which claims may launch.
+        for (left, turn, open) in [
+            (&[0, 1][..], Some(1), &[0, 1][..]),
+            (&[0], None, &[0]),
+            (&[1], None, &[1]),
+            (&[0, 1, 2], Some(1), &[0, 1, 2]),
+            (&[2, 1], None, &[1, 2]),
+        ] {
+            let mut arbiter = planned.clone();
+            let claims: Vec<Claim<'_>> = left.iter().map(|id| of(*id)).collect();
+            let at = planned.find(1).expect("known").turn_begins_ns + 1;
+            let mut orders = Vec::new();
+            arbiter.step(at, &claims, &mut |_, _| true, &mut orders);
+            assert_eq!(arbiter.turn().map(|(id, _)| id), turn, "{left:?}");
+            // It knows already.
+            let told = orders.iter().any(|order| order.id == 1);
+            assert!(!told || turn.is_none(), "{left:?}: {orders:?}");
+            let may = |id: &u64| {
+                let mode = arbiter.find(*id).map(|r| r.word.mode());
+                mode.is_some_and(|mode| mode != Mode::Closed)
+            };
+            let may: Vec<u64> = (0..3).filter(may).collect();
+            assert_eq!(may, open, "{left:?}");
         }
     }
 
