@@ -1503,7 +1503,7 @@ mod tests {
         let of = |id: usize| match id {
             0 => quarter(0, &light),
             1 => claim(1, &flood),
-            other_id => claim(other_id as u64, &other),
+            id => claim(id as u64, &other),
         };
         // Whose turn it is, none where one claim alone works, and which claims may launch.
         for (left, turn, open) in [
