@@ -53,6 +53,9 @@ const EARLY_PART: u64 = 32;
 const BLOCKED_NS: u64 = 5_000_000;
 /// A launch from before the GPU was shared is reported once it has run for this long.
 const LONG_NS: u64 = 1_000_000_000;
+/// Launches of a process after which its events are compared with each other, and the number of comparisons.
+const WARM: u64 = 100;
+const COMPARED: u8 = 8;
 /// Longest wait of a context's end for its events.
 const PATIENCE_NS: u64 = 2_000_000_000;
 
@@ -91,6 +94,9 @@ struct Inner {
     anchors: Vec<Anchor>,
     /// Pairs of events with the same time; the maximum once one pair had times.
     timeless: u32,
+    /// What the record of an event takes on the GPU, and the number of comparisons that tell it.
+    record_ns: Option<u64>,
+    compared: u8,
 }
 
 struct Flight {
@@ -118,6 +124,8 @@ struct Flight {
     issued_ns: u64,
     /// If the first event of its pair was recorded.
     call: Option<Call>,
+    /// Its second event is recorded right behind that of `pair`.
+    behind: Option<Pair>,
 }
 
 impl Flight {
@@ -137,6 +145,7 @@ impl Flight {
             measured: None,
             issued_ns: 0,
             call: None,
+            behind: None,
         }
     }
 
@@ -189,6 +198,8 @@ impl Default for Gate {
                 over_ns: None,
                 anchors: Vec::with_capacity(ANCHORS),
                 timeless: 0,
+                record_ns: None,
+                compared: 0,
             }),
             stir: AtomicU32::new(0),
             watch: AtomicU32::new(0),
@@ -445,6 +456,22 @@ impl Gate {
         None
     }
 
+    /// An event right behind the second one of a pair that the GPU has not come to yet: nothing lies between the two.
+    fn record_behind(&self, gpu: &Gpu, pair: &Pair, stream: Handle) -> Option<Pair> {
+        if gpu.launches() < WARM || self.lock().compared >= COMPARED {
+            return None;
+        }
+        let other = self.pair(pair.context)?;
+        let counts = other.record_end(stream) && pair.is_ahead();
+        let mut inner = self.lock();
+        if !counts {
+            inner.spare.push(other);
+            return None;
+        }
+        inner.compared += 1;
+        Some(other)
+    }
+
     /// Counts a launch by the figures of its kind, or as unknown.
     #[cold]
     fn add_unmeasured(&self, process: &Process, gpu: &Gpu, launch: &Launch) {
@@ -503,6 +530,9 @@ impl Gate {
         let recorded = trial
             .pair
             .is_some_and(|(pair, stream, _)| pair.record_end(stream));
+        let at_end = trial.pair.filter(|_| recorded);
+        let at_end = at_end.filter(|_| call.is_some_and(|call| call.behind));
+        let behind = at_end.and_then(|(pair, stream, _)| self.record_behind(gpu, &pair, stream));
         let mut inner = self.lock();
         if trial.grant_ns.is_some() {
             inner.member.returned();
@@ -521,11 +551,13 @@ impl Gate {
                     call,
                     own_ns: work.own_ns(),
                     waited: trial.is_first,
+                    behind,
                     ..Flight::new(pair, place)
                 };
                 inner.fly(gpu, before, usual.map(|usual| usual.ns), flight);
             } else {
                 inner.spare.push(pair);
+                inner.spare.extend(behind);
             }
         }
         let flies = marked || (recorded && trial.grant_ns.is_none());

@@ -16,7 +16,7 @@ use std::{
 
 use gshare_abi::{GateView, NO_EVENT_TIMES, State, WorkView, monotonic_ns};
 use gshare_gate::{Mode, Word};
-use gshare_sim_board::{Board, Fault};
+use gshare_sim_board::{Board, Fault, Preset};
 use support::{Client, Desk};
 
 const MS: u64 = 1_000_000;
@@ -176,6 +176,28 @@ fn what_launches_come_to_is_told_also_where_nobody_shares() {
     // One SM all the time, apart from the time of launches seen late, which can only have been as long as the time that
     // passed.
     assert!(work.sm_ns.abs_diff(work.busy_ns) <= MS, "{work:?}");
+}
+
+/// The record of an event takes time on the GPU, which is no part of the kernel before it.
+#[test]
+fn kernels_count_without_the_events_around_them() {
+    let rig = Rig::with_kernel("50us");
+    let preset = Preset {
+        record_ns: 20_000,
+        ..Preset::REAL
+    };
+    rig.board.set_preset(preset).unwrap();
+    let (mut client, kernel, stream) = rig.member();
+    let mut sm_after = |launches: u64, least: u64| {
+        client.must(&format!("burst {kernel} {stream} {launches}"));
+        let over = |work: &WorkView| work.flight.is_none() && work.sm_ns >= least;
+        rig.until_work("over", over).sm_ns
+    };
+    // The first of them count with it, and are forgotten.
+    let before = sm_after(2000, 90 * MS);
+    let each_us = (sm_after(2000, before + 90 * MS) - before) / 2000 / 1000;
+    // On one SM.
+    assert!((47..=55).contains(&each_us), "{each_us} us");
 }
 
 /// If a kernel's fill is unknown, each block counts as one SM, and launches are counted like any other.

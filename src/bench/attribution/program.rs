@@ -3,13 +3,15 @@
 //! The proxy's counting is the real one (`gshare_gate::Tally`). The replacement of the shim's events and watcher
 //! follows the same rules: one launch in a few milliseconds of its stream is measured, and its end shows that all
 //! earlier work on the stream has ended. Where claims take turns, those launches are measured that the gate is asked
-//! for, and a launch that has to wait for a turn records an event behind the earlier ones of its stream.
+//! for, and a launch that has to wait for a turn records an event behind the earlier ones of its stream. What the record
+//! of an event takes is measured, and taken off.
 
 use std::collections::VecDeque;
 
 use gshare_core::attribution::{Reading, Running, Times};
 use gshare_gate::{
-    CHUNK_NS, Current, Fill, Key, Load, MARKERS, Measure, Mode, Step, Tally, Timeline, Word,
+    CHUNK_NS, Current, Fill, Key, LEAST_NS, Load, MARKERS, Measure, Mode, Step, Tally, Timeline,
+    Word,
 };
 use gshare_sim_board::{Finished, ImaginedBoard, Model, Shape, Work, resident_blocks};
 
@@ -21,6 +23,9 @@ const WAKE_NS: u64 = 60_000;
 const WARM: usize = 3;
 /// Maximum number of concurrent measurements that the gate does not need.
 const MEASURED: usize = 32;
+/// Launches after which events are compared with each other, and the number of comparisons.
+const COMPARES_AFTER: u64 = 100;
+const COMPARED: u8 = 8;
 /// Maximum number of queued kernels: the board keeps no more per process.
 const ROWS: usize = 128;
 
@@ -112,6 +117,8 @@ struct Queued {
     start_ns: Option<u64>,
     first: u64,
     many: usize,
+    /// An event right behind its last one, which tells what the record of an event takes.
+    behind: Option<u64>,
 }
 
 /// A measurement in flight: see `enforcer/shim/src/gate.rs`.
@@ -137,6 +144,10 @@ struct Proxy {
     sms: u32,
     launches: u64,
     said: (u64, Load, Option<Current>),
+    /// Events right behind others, with the ends of those; and the least time between two such.
+    behind: Vec<(u64, u64)>,
+    compared: u8,
+    record_ns: Option<u64>,
 }
 
 #[derive(Debug)]
@@ -238,7 +249,8 @@ impl Process {
         if self.proxy.is_marked(stream) {
             return;
         }
-        let after = self.streams[stream].back().map_or(0, |queued| queued.last);
+        let last = self.streams[stream].back();
+        let after = last.map_or(0, |queued| queued.behind.unwrap_or(queued.last));
         if let Some(ticket) = self.record(board, after) {
             self.queued += 1;
             self.streams[stream].push_back(Queued {
@@ -247,6 +259,7 @@ impl Process {
                 many: 1,
                 measured: Some(self.proxy.mark(now, stream)),
                 start_ns: None,
+                behind: None,
             });
         }
     }
@@ -296,12 +309,14 @@ impl Process {
         } else {
             1
         };
-        // Includes the records of a pair of events.
-        if self.queued + count + 2 > ROWS {
+        // Includes the records of three events.
+        if self.queued + count + 3 > ROWS {
             return false;
         }
         let mut tickets = Vec::new();
-        let mut after = self.streams[stream].back().map_or(0, |queued| queued.last);
+        let before = self.streams[stream].back();
+        let is_behind = before.is_some();
+        let mut after = before.map_or(0, |queued| queued.behind.unwrap_or(queued.last));
         let first = self.next_kernel;
         let (key, fill) = self.known_as(first, count, board.model());
         let measured = self.proxy.launched(now, key, fill, stream, count as u64);
@@ -345,13 +360,17 @@ impl Process {
             after = ticket;
             tickets.push(ticket);
         }
-        self.queued += tickets.len();
+        let compares = measured.is_some() && is_behind && self.proxy.compares();
+        let behind = compares.then(|| self.record(board, after)).flatten();
+        self.queued += tickets.len() + usize::from(behind.is_some());
+        self.proxy.compared += u8::from(behind.is_some());
         self.streams[stream].push_back(Queued {
             first: tickets[0],
             last: after,
             many: tickets.len(),
             measured,
             start_ns: None,
+            behind,
         });
         true
     }
@@ -399,6 +418,7 @@ impl Process {
     /// Processes what the board has finished.
     pub(super) fn collect(&mut self, now: u64, finished: &[Finished]) {
         for over in finished {
+            self.queued -= usize::from(self.proxy.compare(over.ticket, over.end_ns));
             for stream in &mut self.streams {
                 let Some(queued) = stream.front_mut() else {
                     continue;
@@ -413,6 +433,9 @@ impl Process {
                         let start = start.unwrap_or(over.start_ns).min(end);
                         self.proxy.over(id, start, end);
                     }
+                    self.proxy
+                        .behind
+                        .extend(queued.behind.map(|next| (next, end)));
                     self.queued -= queued.many;
                     stream.pop_front();
                 }
@@ -512,6 +535,22 @@ impl Proxy {
         self.next
     }
 
+    /// Whether to record an event right behind another.
+    fn compares(&self) -> bool {
+        self.launches >= COMPARES_AFTER && self.compared < COMPARED
+    }
+
+    /// Whether this is an event right behind another.
+    fn compare(&mut self, ticket: u64, end_ns: Option<u64>) -> bool {
+        let Some(at) = self.behind.iter().position(|(next, _)| *next == ticket) else {
+            return false;
+        };
+        let (_, before_ns) = self.behind.remove(at);
+        let took_ns = end_ns.map(|end_ns| end_ns.saturating_sub(before_ns));
+        self.record_ns = [self.record_ns, took_ns].into_iter().flatten().min();
+        true
+    }
+
     fn over(&mut self, id: u64, start_ns: u64, end_ns: u64) {
         if let Some(flight) = self.flights.iter_mut().find(|flight| flight.id == id) {
             flight.ran = Some((start_ns, end_ns));
@@ -528,6 +567,11 @@ impl Proxy {
             let Some((start, end)) = flight.ran else {
                 return;
             };
+            let record_ns = self.record_ns.unwrap_or(0);
+            let start = end
+                - (end - start)
+                    .saturating_sub(record_ns)
+                    .max(LEAST_NS.min(end - start));
             let takes = |key| self.tally.known(key).and_then(|(_, ns)| ns);
             let ran = Some((start, end));
             self.timeline

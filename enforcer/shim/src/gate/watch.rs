@@ -30,6 +30,7 @@ struct Head {
     has_start: bool,
     /// Dates its end.
     anchor: Option<Anchor>,
+    behind: Option<Pair>,
 }
 
 impl Gate {
@@ -224,11 +225,13 @@ impl Gate {
         let Some(flight) = at.and_then(|at| inner.flights.remove(at)) else {
             return false;
         };
+        inner.spare.extend(flight.behind);
+        // There is nothing between the events of a launch that failed.
+        let timeless = flight.measured.is_some() && inner.lacks_times(&seen);
+        inner.take_record_off(&mut seen);
         if let Some(own) = flight.own_ns {
             seen.elapsed_ns = seen.elapsed_ns.map(|ns| ns.min(own));
         }
-        // There is nothing between the events of a launch that failed.
-        let timeless = flight.measured.is_some() && inner.lacks_times(&seen);
         let ran = inner.time(now, head.pair, flight.issued_ns, flight.call, &seen);
         let over_ns = ran.map_or(now, |(_, end)| end);
         let place = flight.place;
@@ -338,6 +341,7 @@ impl Inner {
             pair: flight.pair,
             has_start: flight.call.is_some(),
             anchor: anchors.find(|a| a.pair.context == context).copied(),
+            behind: flight.behind,
         }
     }
 
@@ -362,7 +366,13 @@ fn latest(start: u64, end: u64, ns: Option<u64>) -> u64 {
 
 /// The state of a flight that is over.
 fn look_at(came: bool, head: &Head) -> Seen {
-    let Head { pair, anchor, .. } = head;
+    let Head {
+        pair,
+        anchor,
+        behind,
+        ..
+    } = head;
+    let record_ns = behind.filter(|_| came).and_then(|next| next.since_ns(pair));
     Seen {
         came,
         elapsed_ns: (came && head.has_start)
@@ -371,6 +381,7 @@ fn look_at(came: bool, head: &Head) -> Seen {
         since_anchor_ns: anchor
             .filter(|_| came)
             .and_then(|anchor| pair.since_ns(&anchor.pair)),
+        record_ns: record_ns.and_then(|ns| u64::try_from(ns).ok()),
     }
 }
 
