@@ -2,6 +2,42 @@
 
 /// No kernel takes less.
 pub const LEAST_NS: u64 = 500;
+/// Launches of a process after which its events are compared with each other, and the number of comparisons.
+const WARM: u64 = 100;
+const COMPARED: u8 = 8;
+/// No record of an event takes longer on the GPU: in a longer time others had it.
+const LONGEST_RECORD_NS: u64 = 30_000;
+
+/// What the record of an event takes on the GPU, from events recorded right behind others.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Records {
+    compared: u8,
+    ns: Option<u64>,
+}
+
+impl Records {
+    /// Whether to record one right behind another now.
+    pub fn wants(&self, launches: u64) -> bool {
+        launches >= WARM && self.compared < COMPARED
+    }
+
+    /// One was recorded.
+    pub fn compare(&mut self) {
+        self.compared += 1;
+    }
+
+    /// The time between two such; the least counts.
+    pub fn saw(&mut self, ns: Option<u64>) {
+        let ns = ns.filter(|ns| *ns <= LONGEST_RECORD_NS);
+        self.ns = [self.ns, ns].into_iter().flatten().min();
+    }
+
+    /// The time between two events without what a record adds to it.
+    pub fn without(&self, ns: u64) -> u64 {
+        ns.saturating_sub(self.ns.unwrap_or(0))
+            .max(ns.min(LEAST_NS))
+    }
+}
 
 /// The lowest bits of a known duration tell the kind of measurement.
 pub(crate) const HOW: u64 = 3;

@@ -24,7 +24,7 @@ mod timeline;
 mod word;
 
 pub use arbiter::{Arbiter, Claim, Order, Process};
-pub use durations::{Expected, Key, LEAST_NS, Measure};
+pub use durations::{Expected, Key, LEAST_NS, Measure, Records};
 pub use member::{Learnt, MARKERS, Member, Rest, Signals, Verdict, View};
 pub use tally::{Fill, Load, SAMPLE_NS, Step, Tally, place};
 pub use timeline::{Current, Timeline};

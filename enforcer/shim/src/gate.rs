@@ -19,7 +19,7 @@ use std::{
 };
 
 use gshare_abi::{Reach, futex_wait, futex_wait_either, futex_wake, monotonic_ns, on_time};
-use gshare_gate::{Key, Load, MARKERS, Measure, Member, Mode, Timeline, Verdict, Word};
+use gshare_gate::{Key, Load, MARKERS, Measure, Member, Mode, Records, Timeline, Verdict, Word};
 
 use self::clock::{ANCHORS, Anchor, Call, Seen};
 pub(crate) use self::pass::closer;
@@ -53,9 +53,6 @@ const EARLY_PART: u64 = 32;
 const BLOCKED_NS: u64 = 5_000_000;
 /// A launch from before the GPU was shared is reported once it has run for this long.
 const LONG_NS: u64 = 1_000_000_000;
-/// Launches of a process after which its events are compared with each other, and the number of comparisons.
-const WARM: u64 = 100;
-const COMPARED: u8 = 8;
 /// Longest wait of a context's end for its events.
 const PATIENCE_NS: u64 = 2_000_000_000;
 
@@ -94,9 +91,7 @@ struct Inner {
     anchors: Vec<Anchor>,
     /// Pairs of events with the same time; the maximum once one pair had times.
     timeless: u32,
-    /// What the record of an event takes on the GPU, and the number of comparisons that tell it.
-    record_ns: Option<u64>,
-    compared: u8,
+    records: Records,
 }
 
 struct Flight {
@@ -198,8 +193,7 @@ impl Default for Gate {
                 over_ns: None,
                 anchors: Vec::with_capacity(ANCHORS),
                 timeless: 0,
-                record_ns: None,
-                compared: 0,
+                records: Records::default(),
             }),
             stir: AtomicU32::new(0),
             watch: AtomicU32::new(0),
@@ -458,7 +452,7 @@ impl Gate {
 
     /// An event right behind the second one of a pair that the GPU has not come to yet: nothing lies between the two.
     fn record_behind(&self, gpu: &Gpu, pair: &Pair, stream: Handle) -> Option<Pair> {
-        if gpu.launches() < WARM || self.lock().compared >= COMPARED {
+        if !self.lock().records.wants(gpu.launches()) {
             return None;
         }
         let other = self.pair(pair.context)?;
@@ -468,7 +462,7 @@ impl Gate {
             inner.spare.push(other);
             return None;
         }
-        inner.compared += 1;
+        inner.records.compare();
         Some(other)
     }
 

@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 
 use gshare_core::attribution::{Reading, Running, Times};
 use gshare_gate::{
-    CHUNK_NS, Current, Fill, Key, LEAST_NS, Load, MARKERS, Measure, Mode, Step, Tally, Timeline,
+    CHUNK_NS, Current, Fill, Key, Load, MARKERS, Measure, Mode, Records, Step, Tally, Timeline,
     Word,
 };
 use gshare_sim_board::{Finished, ImaginedBoard, Model, Shape, Work, resident_blocks};
@@ -23,9 +23,6 @@ const WAKE_NS: u64 = 60_000;
 const WARM: usize = 3;
 /// Maximum number of concurrent measurements that the gate does not need.
 const MEASURED: usize = 32;
-/// Launches after which events are compared with each other, and the number of comparisons.
-const COMPARES_AFTER: u64 = 100;
-const COMPARED: u8 = 8;
 /// Maximum number of queued kernels: the board keeps no more per process.
 const ROWS: usize = 128;
 
@@ -144,10 +141,9 @@ struct Proxy {
     sms: u32,
     launches: u64,
     said: (u64, Load, Option<Current>),
-    /// Events right behind others, with the ends of those; and the least time between two such.
+    /// Events right behind others, with the ends of those.
     behind: Vec<(u64, u64)>,
-    compared: u8,
-    record_ns: Option<u64>,
+    records: Records,
 }
 
 #[derive(Debug)]
@@ -360,10 +356,13 @@ impl Process {
             after = ticket;
             tickets.push(ticket);
         }
-        let compares = measured.is_some() && is_behind && self.proxy.compares();
+        let compares =
+            measured.is_some() && is_behind && self.proxy.records.wants(self.proxy.launches);
         let behind = compares.then(|| self.record(board, after)).flatten();
         self.queued += tickets.len() + usize::from(behind.is_some());
-        self.proxy.compared += u8::from(behind.is_some());
+        if behind.is_some() {
+            self.proxy.records.compare();
+        }
         self.streams[stream].push_back(Queued {
             first: tickets[0],
             last: after,
@@ -535,11 +534,6 @@ impl Proxy {
         self.next
     }
 
-    /// Whether to record an event right behind another.
-    fn compares(&self) -> bool {
-        self.launches >= COMPARES_AFTER && self.compared < COMPARED
-    }
-
     /// Whether this is an event right behind another.
     fn compare(&mut self, ticket: u64, end_ns: Option<u64>) -> bool {
         let Some(at) = self.behind.iter().position(|(next, _)| *next == ticket) else {
@@ -547,7 +541,7 @@ impl Proxy {
         };
         let (_, before_ns) = self.behind.remove(at);
         let took_ns = end_ns.map(|end_ns| end_ns.saturating_sub(before_ns));
-        self.record_ns = [self.record_ns, took_ns].into_iter().flatten().min();
+        self.records.saw(took_ns);
         true
     }
 
@@ -567,11 +561,7 @@ impl Proxy {
             let Some((start, end)) = flight.ran else {
                 return;
             };
-            let record_ns = self.record_ns.unwrap_or(0);
-            let start = end
-                - (end - start)
-                    .saturating_sub(record_ns)
-                    .max(LEAST_NS.min(end - start));
+            let start = end - self.records.without(end - start);
             let takes = |key| self.tally.known(key).and_then(|(_, ns)| ns);
             let ran = Some((start, end));
             self.timeline

@@ -12,8 +12,6 @@ const OTHER_CLOCK_NS: u64 = 1_000_000;
 const DRIFT_PART: u64 = 2000;
 /// No call of a launch takes this much processor time.
 const LOST_NS: u64 = 30_000;
-/// Nor does the record of an event on the GPU: in a longer time others had it.
-const LONGEST_RECORD_NS: u64 = 30_000;
 /// Less than this part of a launch is negligible.
 const LITTLE_PART: u64 = 16;
 /// After this many pairs of events with the same time the driver's events are taken to have no times. With a driver
@@ -114,15 +112,6 @@ impl Seen {
 }
 
 impl Inner {
-    /// Takes off what the record of an event adds to the time between two; the least that was seen so far.
-    pub(super) fn take_record_off(&mut self, seen: &mut Seen) {
-        let one = seen.record_ns.filter(|ns| *ns <= LONGEST_RECORD_NS);
-        self.record_ns = [self.record_ns, one].into_iter().flatten().min();
-        let record_ns = self.record_ns.unwrap_or(0);
-        let without = |ns: u64| ns.saturating_sub(record_ns).max(ns.min(LEAST_NS));
-        seen.elapsed_ns = seen.elapsed_ns.map(without);
-    }
-
     /// Whether this pair shows that the driver's events carry no times.
     pub(super) fn lacks_times(&mut self, seen: &Seen) -> bool {
         self.timeless = match seen.elapsed_ns {

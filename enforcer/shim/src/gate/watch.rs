@@ -228,7 +228,8 @@ impl Gate {
         inner.spare.extend(flight.behind);
         // There is nothing between the events of a launch that failed.
         let timeless = flight.measured.is_some() && inner.lacks_times(&seen);
-        inner.take_record_off(&mut seen);
+        inner.records.saw(seen.record_ns);
+        seen.elapsed_ns = seen.elapsed_ns.map(|ns| inner.records.without(ns));
         if let Some(own) = flight.own_ns {
             seen.elapsed_ns = seen.elapsed_ns.map(|ns| ns.min(own));
         }
