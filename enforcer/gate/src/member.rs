@@ -4,7 +4,7 @@
 //! arbiter has decided again. Most launches spend what [`crate::Tally`] has for their stream
 //! and never come here.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, ops::Range};
 
 use crate::rhythm::Rhythm;
 use crate::{CHUNK_NS, Expected, Flags, Frame, Key, Mode, QUEUED_NS, SILENCE_NS, Tally, Word};
@@ -313,14 +313,23 @@ impl Member {
         self.end_ns = self.end_ns.saturating_sub(self.scaled(ns));
     }
 
-    /// Adopts a new decision of the arbiter, which voids the grants of the last one.
-    pub fn adopt(&mut self, now: u64, word: Word, begins_ns: u64, flags: Flags, tally: &Tally) {
+    /// Adopts the arbiter's decision. Grants end with the last one, and with the turn: a program that thinks between its
+    /// launches would spend them long after.
+    pub fn adopt(
+        &mut self,
+        now: u64,
+        word: Word,
+        turn_ns: Range<u64>,
+        flags: Flags,
+        tally: &Tally,
+    ) {
         let last = self.word;
-        if self.see(now, word, begins_ns, flags) {
-            // Where the GPU is not shared, launches need no grant.
-            if !word.is_shared_since(last) {
-                tally.unmark();
-            }
+        let is_new = self.see(now, word, turn_ns.start, flags);
+        // Where the GPU is not shared, launches need no grant.
+        if is_new && !word.is_shared_since(last) {
+            tally.unmark();
+        }
+        if is_new || word.mode() == Mode::Turn && now >= turn_ns.end {
             self.refund(tally.take_grants());
         }
     }
@@ -536,7 +545,7 @@ impl Member {
         // Beyond its usual launches it asks again: so the arbiter learns the end of those, and not of all that may be
         // launched.
         let launched_ns = self.demand_ns.saturating_sub(self.before_burst_ns) + self.scaled(own);
-        let grant_ns = match self.usual_burst_ns() {
+        let grant_ns = match self.told_burst_ns() {
             Some(usual) => grant_ns.min(usual.saturating_sub(launched_ns)),
             None => grant_ns,
         };
@@ -564,6 +573,13 @@ impl Member {
         let mean_ns = self.burst.mean_ns;
         let counts = mean_ns >= LATER_NS || self.flags.has(Flags::LONG);
         (counts && self.is_told_of() && self.burst.is_known(mean_ns)).then_some(mean_ns)
+    }
+
+    /// What it may launch before it asks again: a shorter burst may be this long without a word.
+    fn told_burst_ns(&self) -> Option<u64> {
+        let is_short = self.is_told_of() && self.burst.is_seen() && self.burst.mean_ns < LATER_NS;
+        self.usual_burst_ns()
+            .or_else(|| is_short.then_some(LATER_NS))
     }
 
     /// Work comes to a GPU that has none of this process.
@@ -1068,6 +1084,29 @@ mod tests {
                 let (verdict, knock) = ask(until_ns);
                 assert!(matches!(verdict, Verdict::Go { .. }) && !knock);
             }
+        }
+    }
+
+    #[test]
+    fn what_a_stream_may_launch_ends_with_the_turn() {
+        let turn = View {
+            word: Word::default().next(Mode::Turn),
+            turn_ends_ns: 12 * MS,
+            beat_ns: 10 * MS,
+            alive: true,
+            ..View::default()
+        };
+        let (mut member, tally) = (Member::default(), Tally::default());
+        let (key, place) = (Key::kernel(0x5000, 768, 256), crate::place(1, 1 << 8));
+        member.adopt(10 * MS, turn.word, 0..12 * MS, turn.flags, &tally);
+        let verdict = member.ask(10 * MS, &turn, key, sure(10_000), &mut None);
+        let Verdict::Go { grant_ns } = verdict else {
+            panic!("{verdict:?}");
+        };
+        tally.grant(turn.word, place, grant_ns);
+        for (now, left_ns) in [(11 * MS, grant_ns), (12 * MS, 0)] {
+            member.adopt(now, turn.word, 0..12 * MS, turn.flags, &tally);
+            assert_eq!(tally.unused_ns(), left_ns);
         }
     }
 

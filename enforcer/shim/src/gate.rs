@@ -361,8 +361,8 @@ impl Gate {
                 continue;
             }
             let tally = &gpu.tally;
-            let begins_ns = view.turn_begins_ns;
-            (inner.member).adopt(now, word, begins_ns, view.flags, tally);
+            let turn_ns = view.turn_begins_ns..view.turn_ends_ns;
+            (inner.member).adopt(now, word, turn_ns, view.flags, tally);
             inner.member.refund(tally.take_grant(place));
             let unmarked = !tally.is_marked(place);
             inner.drop_gone(now, &mut ticket);

@@ -3,6 +3,7 @@
 
 use std::{
     ffi::c_void,
+    ops::Range,
     sync::{
         Mutex, MutexGuard, PoisonError, TryLockError,
         atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering},
@@ -239,22 +240,24 @@ impl Gpu {
         Flags(self.limits().turn.flags.load(Ordering::Relaxed))
     }
 
-    /// Start of the turn.
-    pub(crate) fn turn_begins_ns(&self) -> u64 {
-        self.limits().turn.begins_ns.load(Ordering::Relaxed)
+    /// Start and end of the turn.
+    pub(crate) fn turn_ns(&self) -> Range<u64> {
+        let turn = &self.limits().turn;
+        turn.begins_ns.load(Ordering::Relaxed)..turn.ends_ns.load(Ordering::Relaxed)
     }
 
     /// The gate's view of the claim's pages.
     pub(crate) fn gate_view(&self, word: Word, alive: bool) -> View {
         let turn = &self.limits().turn;
+        let turn_ns = self.turn_ns();
         let read = |word: &AtomicU64| word.load(Ordering::Relaxed);
         let usage = self.usage();
         let own = self.number.load(Ordering::Acquire);
         let others = (0..usage.high_water()).filter(|slot| *slot != own);
         View {
             word,
-            turn_begins_ns: self.turn_begins_ns(),
-            turn_ends_ns: read(&turn.ends_ns),
+            turn_begins_ns: turn_ns.start,
+            turn_ends_ns: turn_ns.end,
             beat_ns: read(&turn.beat_ns),
             ahead_ns: read(&turn.ahead_ns),
             flags: self.gate_flags(),

@@ -267,8 +267,8 @@ impl Gate for Turns {
             g.tally.know(key, Fill::default());
         }
         let expected = g.tally.expected(key);
-        let begins_ns = view.turn_begins_ns;
-        (g.member).adopt(sim.now, view.word, begins_ns, view.flags, &g.tally);
+        let turn_ns = view.turn_begins_ns..view.turn_ends_ns;
+        (g.member).adopt(sim.now, view.word, turn_ns, view.flags, &g.tally);
         g.member.refund(g.tally.take_grant(place));
         let is_marked = g.tally.is_marked(place);
         match g.member.ask(sim.now, &view, key, expected, ticket) {
@@ -302,8 +302,8 @@ impl Gate for Turns {
     fn watch(&mut self, sim: &mut Sim, p: usize) {
         let page = self.pages[sim.processes[p].claim];
         let g = &mut self.gated[p];
-        let begins_ns = page.turn_begins_ns;
-        (g.member).adopt(sim.now, page.word, begins_ns, page.flags, &g.tally);
+        let turn_ns = page.turn_begins_ns..page.turn_ends_ns;
+        (g.member).adopt(sim.now, page.word, turn_ns, page.flags, &g.tally);
         for mark in sim.take_over(p) {
             let Mark {
                 thread,

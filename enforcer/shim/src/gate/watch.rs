@@ -97,8 +97,8 @@ impl Gate {
         let word = Word(gpu.limits().turn.word.load(Ordering::Acquire));
         let now = monotonic_ns();
         let mut inner = self.lock();
-        let (begins_ns, flags) = (gpu.turn_begins_ns(), gpu.gate_flags());
-        (inner.member).adopt(now, word, begins_ns, flags, &gpu.tally);
+        let (turn_ns, flags) = (gpu.turn_ns(), gpu.gate_flags());
+        (inner.member).adopt(now, word, turn_ns, flags, &gpu.tally);
         if inner.over_ns.is_some_and(|over| over <= now) {
             self.say_work(gpu, &mut inner);
         }
