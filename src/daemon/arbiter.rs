@@ -610,6 +610,7 @@ impl Entry {
                 waited_ns: said.waited_ns,
                 said_ns: said.said_ns.min(now),
                 since_ns: said.since_ns,
+                launches: self.turning.gates.launches(*slot),
                 stamp: said.stamp,
             }
         })

@@ -13,12 +13,14 @@ mod pause;
 mod pick;
 mod plan;
 mod shares;
+mod spaced;
 
 use demand::Demand;
 use long::Usual;
 use pause::Pauses;
 use plan::Plan;
 use shares::divide;
+use spaced::Spaced;
 
 use crate::{Flags, Mode, PERIOD_NS, QUEUED_NS, SILENCE_NS, Word};
 
@@ -90,6 +92,8 @@ pub struct Process {
     pub said_ns: u64,
     /// Since when the oldest of its work is on the GPU; 0 without work.
     pub since_ns: u64,
+    /// Launches so far.
+    pub launches: u64,
     /// Changes with every report.
     pub stamp: u64,
 }
@@ -279,6 +283,8 @@ pub struct Arbiter {
     even_ns: Option<u64>,
     /// What follows the light claims' work, if no process calls before its end.
     plan: Option<Plan>,
+    /// Whether a light claim's work goes between a heavy one's launches.
+    spaced: Spaced,
 }
 
 impl Default for Arbiter {
@@ -299,6 +305,7 @@ impl Default for Arbiter {
             turns: 0,
             even_ns: None,
             plan: None,
+            spaced: Spaced::default(),
         }
     }
 }
@@ -329,6 +336,12 @@ impl Says {
         ahead_ns: AHEAD_OPEN_NS,
         flags: Flags::CROWD.and(Flags::RINGS),
         ..Says::just(Mode::Open)
+    };
+
+    /// The same for one whose short work runs between the launches of another.
+    const SHORT: Says = Says {
+        flags: Says::LIGHT.flags.and(Flags::LONG),
+        ..Says::LIGHT
     };
 
     const fn just(mode: Mode) -> Says {
@@ -461,6 +474,7 @@ impl Arbiter {
         for claim in claims.iter().filter(|c| !c.is_gated) {
             self.order(claim.id, Says::FREE, orders);
         }
+        self.charge_spaced(now, claims);
         self.look_at_demand(now, claims);
         self.release(now, claims, is_alive);
         self.decide(now, claims, orders)
@@ -788,16 +802,15 @@ impl Arbiter {
         let lit = std::mem::take(&mut self.lit);
         let lasted = now.saturating_sub(began_ns);
         let late_ns = self.late_ns;
-        let lost_ns = self.lost_ns(now, claims);
         for id in &lit {
             let each = lasted / lit.len() as u64;
             self.charge(now, Holder::Claim(*id), each, None, claims);
             let claim = claims.iter().find(|c| c.id == *id);
-            if let Some((claim, record)) = claim.zip(self.record(*id)) {
+            if let Some((claim, record)) = claim.zip(self.find(*id)) {
                 // The change back to another context takes as long as the one to its own.
                 let back_ns = record.pauses.late_ns().saturating_sub(late_ns);
-                let demand = &mut record.demand;
-                demand.had_way(each, back_ns, lost_ns, claim.request_permille);
+                self.had_way(now, *id, (each, back_ns), claims, claim.request_permille);
+                self.spaced.made_way(*id, each + back_ns);
             }
         }
         for claim in claims.iter().filter(|c| c.is_gated) {
@@ -905,10 +918,14 @@ impl Arbiter {
             ..
         } = self.phase
         {
-            if let Holder::Claim(id) = holder
-                && let Some(record) = self.record(id)
-            {
-                record.was_free &= !taken;
+            if let Holder::Claim(id) = holder {
+                if let Some(record) = self.record(id) {
+                    record.was_free &= !taken;
+                }
+                if self.is_spaced_from(now, id, clear_ns.saturating_sub(began_ns), claims) {
+                    self.lit.clear();
+                    return;
+                }
             }
             self.charge(now, holder, clear_ns.saturating_sub(began_ns), None, claims);
             self.even_ns = None;
@@ -980,10 +997,7 @@ impl Arbiter {
                         ahead_ns: QUEUED_NS,
                         ..Says::OPEN
                     },
-                    Some(_) => Says {
-                        flags: Says::LIGHT.flags.and(Flags::LONG),
-                        ..Says::LIGHT
-                    },
+                    Some(_) => Says::SHORT,
                 };
                 self.order(claim.id, says, orders);
             }
@@ -1002,7 +1016,9 @@ impl Arbiter {
             _ => None,
         };
         self.level(&|id| contenders.iter().any(|(c, _)| c.id == id) || held == Some(id));
-        self.give_way(now, claims);
+        if !self.stays_spaced(now, claims) {
+            self.give_way(now, claims);
+        }
         match self.phase {
             Phase::Turn { .. } => {}
             Phase::Quiet { open, .. } => self.next_turn(now, open, &wanting),
@@ -1105,11 +1121,16 @@ impl Arbiter {
         };
         let lit = self.records.iter().filter(|r| self.lit.contains(&r.id));
         let rings_at_end = { lit }.all(|r| r.flags.has(Flags::ENDS));
+        let spaced = self.spaced.told();
         // All others stop before the holder begins.
         for claim in gated().filter(|c| holder != Holder::Claim(c.id)) {
             let says = match &plan {
                 Some(plan) if plan.id == claim.id => plan.says,
                 _ if self.is_heavy(claim.id) => Says::CLOSED,
+                _ if spaced.is_some_and(|(id, _)| id == claim.id) => Says {
+                    flags: Says::SHORT.flags.and(Flags::SPACED),
+                    ..Says::SHORT
+                },
                 _ => self.light(claim.id, is_set),
             };
             self.order(claim.id, says, orders);
@@ -1120,15 +1141,18 @@ impl Arbiter {
             return Some(next_ns);
         }
         // Work that would delay a light claim that is due goes after it.
-        let back = self.expected_back(now, holder).filter(|_| has_light);
+        let back = self.expected_back(now, holder);
+        let back = back.filter(|_| has_light && spaced.is_none());
         let due = back.map(|(from, _)| from).filter(|from| *from <= ends_ns);
         if let Holder::Claim(id) = holder {
             let crowd = if crowded { Flags::CROWD } else { Flags::NONE };
+            let usual_ns = if has_light { AHEAD_LIGHT_NS } else { QUEUED_NS };
             let says = Says {
                 turn_ends_ns: due.unwrap_or(ends_ns),
-                ahead_ns: if has_light { AHEAD_LIGHT_NS } else { QUEUED_NS },
+                ahead_ns: spaced.map_or(usual_ns, |(_, ns)| ns),
                 flags: match due {
                     Some(_) => crowd.and(Flags::DUE),
+                    None if spaced.is_some() => crowd.and(Flags::SPACED),
                     None => crowd,
                 },
                 ..Says::just(Mode::Turn)
@@ -1271,6 +1295,7 @@ mod tests {
             waited_ns: 0,
             said_ns: 0,
             since_ns: 0,
+            launches: 0,
             stamp: 1,
         }
     }

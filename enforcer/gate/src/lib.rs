@@ -2,7 +2,7 @@
 //!
 //! On a GPU that several claims use at once, one claim has the *turn*. Its processes launch as far as the turn allows,
 //! by the learnt durations of their kernels, then wait; when their work on the GPU is over, the turn passes on. Only
-//! one claim's work is on the GPU at a time, so the length of a turn is its cost: no events of several processes have
+//! one heavy claim's work is on the GPU at a time, so the length of a turn is its cost: no events of several processes have
 //! to be reconciled, and a kernel that took longer than its turn is paid for afterwards.
 //!
 //! * [`Arbiter`] decides whose turn it is; the service runs one per GPU.

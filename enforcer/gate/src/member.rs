@@ -219,6 +219,8 @@ pub struct Member {
     /// Something was launched in this turn; and the duration of the first waiting launch.
     is_turn_used: bool,
     next_ns: u64,
+    /// Beginning of the launches that go together, for [`Flags::SPACED`].
+    round_ns: u64,
     /// End of the last marker's launch, while there are others.
     last_done: Option<u64>,
     activity: u64,
@@ -272,6 +274,7 @@ impl Default for Member {
             held_ns: 0,
             is_turn_used: false,
             next_ns: 0,
+            round_ns: 0,
             last_done: None,
             activity: 0,
             quiet_since_ns: None,
@@ -376,10 +379,31 @@ impl Member {
                 Rule::Until(now.saturating_add(ahead(usual)))
             }
             Mode::Turn if !silent && now < view.turn_begins_ns => Rule::Wait(view.turn_begins_ns),
+            Mode::Turn if !silent && self.is_spaced() => {
+                let most = self.round(now).saturating_add(ahead(AHEAD_NS.1));
+                Rule::Until(view.turn_ends_ns.min(most))
+            }
             Mode::Turn if !silent => Rule::Until(view.turn_ends_ns.min(most)),
             Mode::Closed if !silent => Rule::Wait(sign.saturating_add(SILENCE_NS)),
             _ => self.fall_back(now, view),
         }
+    }
+
+    fn is_spaced(&self) -> bool {
+        let is_told = self.word.mode() == Mode::Turn && self.flags.has(Flags::SPACED);
+        is_told && self.fallback.is_none()
+    }
+
+    /// Beginning of the launches that go together. Work that is late may wait for the next ones.
+    fn round(&mut self, now: u64) -> u64 {
+        let over_ns = match self.has_markers() {
+            true => self.end_ns.saturating_add(QUEUED_NS),
+            false => self.end_ns,
+        };
+        if over_ns <= now {
+            self.round_ns = now;
+        }
+        self.round_ns
     }
 
     /// The arbiter has not answered a ring in time.
@@ -387,7 +411,13 @@ impl Member {
         if view.beat_ns >= self.rung_ns {
             self.rung_ns = 0;
         }
-        self.rung_ns != 0 && now > self.rung_ns.saturating_add(SILENCE_NS)
+        // Between another's launches it does not ring.
+        let heard_ns = match self.flags.has(Flags::SPACED) {
+            true => view.beat_ns,
+            false if self.rung_ns == 0 => return false,
+            false => self.rung_ns,
+        };
+        now > heard_ns.saturating_add(SILENCE_NS)
     }
 
     /// Without an arbiter the claim keeps to its own window in the frame, and to its own request if a kernel took
@@ -476,8 +506,15 @@ impl Member {
                     && start + least_ns >= view.turn_ends_ns =>
             {
                 self.next_ns = next_ns;
+                // That is news: it waited for its own work before.
+                self.told.0 &= self.held_since_ns.is_some() || !self.is_spaced();
                 self.hold(now);
                 now.saturating_add(SILENCE_NS)
+            }
+            Rule::Until(horizon) if start >= horizon && self.is_spaced() => {
+                // The end of a launch that is measured wakes it, too.
+                let late_ns = if start > now { LATER_NS } else { QUEUED_NS };
+                start.saturating_add(late_ns)
             }
             Rule::Until(horizon) if start >= horizon => {
                 // With room for one launch only, every launch would have to ask.
@@ -944,6 +981,7 @@ impl Member {
         };
         self.told_long = long;
         // The rest of a turn before a light claim that is due is shorter than its next launch.
+        let is_between = self.is_spaced() && waiting && self.held_since_ns.is_none();
         let makes_way = self.flags.has(Flags::DUE) && waiting && self.next_ns <= LEFT_NS;
         // It begins its turn by itself.
         let begins = closed && self.word.mode() == Mode::Turn;
@@ -952,7 +990,7 @@ impl Member {
             || turns
                 && !makes_way
                 && ((waiting && !was_waiting && !begins && (closed || !self.busy))
-                    || (was_busy && !self.busy && !closed)
+                    || (was_busy && !self.busy && !closed && !is_between)
                     || (was_waiting && !waiting && !self.busy));
         if knock && rings && self.rung_ns == 0 {
             self.rung_ns = now;
@@ -1085,6 +1123,44 @@ mod tests {
                 assert!(matches!(verdict, Verdict::Go { .. }) && !knock);
             }
         }
+    }
+
+    /// Half a millisecond may go together: two launches of that, or one of twice as much.
+    #[test]
+    fn launches_that_are_spaced_wait_for_the_end_of_the_last_and_call_nobody() {
+        let view = View {
+            word: Word::default().next(Mode::Turn),
+            turn_ends_ns: 13 * MS,
+            flags: Flags::SPACED,
+            ahead_ns: MS / 2,
+            beat_ns: 10 * MS,
+            alive: true,
+            ..View::default()
+        };
+        let (mut member, key) = (Member::default(), Key::kernel(0x5000, 768, 256));
+        let mut ticket = None;
+        for begins in [10 * MS, 11 * MS + 200_000] {
+            let now = begins;
+            let verdict = member.ask(now, &view, key, sure(MS), &mut ticket);
+            assert_eq!(verdict, Verdict::Go { grant_ns: 0 });
+            member.returned();
+            assert!(member.mark(now, 1, Some(key), 0));
+            member.signals(now);
+            // It takes a little longer than expected.
+            for now in [begins + 1, begins + MS + 50_000] {
+                let verdict = member.ask(now, &view, key, sure(MS), &mut ticket);
+                assert!(matches!(verdict, Verdict::Wait { .. }), "{verdict:?}");
+                assert!(!member.signals(now).knock);
+            }
+            let over = begins + MS + 100_000;
+            member.done(over, 1, Some((begins, over)), Some(MS));
+            assert_eq!(member.rest(over, 0, 0, false), Rest::Idle);
+            assert!(!member.signals(over).knock, "it goes on by itself");
+        }
+        // The turn is over.
+        let verdict = member.ask(12 * MS + 600_000, &view, key, sure(MS), &mut ticket);
+        assert!(matches!(verdict, Verdict::Wait { .. }), "{verdict:?}");
+        assert!(member.signals(12 * MS + 600_000).knock);
     }
 
     #[test]

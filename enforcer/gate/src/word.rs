@@ -78,6 +78,9 @@ impl Flags {
     pub const LATER: Flags = Flags(16);
     /// With [`Flags::RINGS`]: also when work ends as it was reported, because the arbiter does not look then.
     pub const ENDS: Flags = Flags(32);
+    /// In a turn: what may be queued goes together once all work before it is seen to be over, so that others' work gets
+    /// between. With [`Flags::RINGS`]: its own does, and the arbiter's beat shows that it lives, not an answer to a ring.
+    pub const SPACED: Flags = Flags(64);
 
     /// Both conditions.
     #[must_use]

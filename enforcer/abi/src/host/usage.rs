@@ -96,6 +96,11 @@ impl GateWatch {
         self.0.get().calls(slot)
     }
 
+    /// Kernels launched by the slot's process, untrusted.
+    pub fn launches(&self, slot: usize) -> u64 {
+        self.0.get().launches(slot)
+    }
+
     /// The figures of a slot; defaults for a slot that does not exist.
     pub fn view(&self, slot: usize) -> GateView {
         let gates = &self.0.get().gates;

@@ -212,6 +212,7 @@ impl Turns {
                     waited_ns: slot.waited_ns,
                     said_ns: slot.said_ns,
                     since_ns: slot.since_ns,
+                    launches: sim.processes[p].launches,
                     stamp: slot.stamp,
                 }
             })
@@ -304,7 +305,9 @@ impl Gate for Turns {
         let g = &mut self.gated[p];
         let turn_ns = page.turn_begins_ns..page.turn_ends_ns;
         (g.member).adopt(sim.now, page.word, turn_ns, page.flags, &g.tally);
-        for mark in sim.take_over(p) {
+        let over = sim.take_over(p);
+        let landed = !over.is_empty();
+        for mark in over {
             let Mark {
                 thread,
                 is_pair,
@@ -345,7 +348,7 @@ impl Gate for Turns {
             Rest::Marker | Rest::Idle => {}
         }
         self.publish(sim, p);
-        if waiters {
+        if waiters && landed {
             sim.wake_claim(sim.processes[p].claim);
         }
     }

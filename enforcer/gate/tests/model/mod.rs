@@ -95,6 +95,13 @@ pub(crate) enum Program {
     Collective { kernel: u64, meet: u64 },
     /// Launches, waits for the kernel, computes for a while.
     Sync { kernel: u64, think: u64 },
+    /// `count` times a launch, its wait and a moment of thinking, then nothing for a while.
+    Steps {
+        kernel: u64,
+        think: u64,
+        count: u64,
+        pause: u64,
+    },
     /// `count` launches, then nothing for a while.
     Burst { kernel: u64, count: u32, pause: u64 },
     /// `count` launches each `every`, however long they take.
@@ -509,7 +516,9 @@ impl Sim {
             Program::Flood { kernel } | Program::Two { kernel } | Program::Meet { kernel } => {
                 (kernel, 1)
             }
-            Program::Sync { kernel, .. } | Program::Held { kernel, .. } => (kernel, 1),
+            Program::Sync { kernel, .. }
+            | Program::Steps { kernel, .. }
+            | Program::Held { kernel, .. } => (kernel, 1),
             Program::Burst { kernel, count, .. } | Program::Beat { kernel, count, .. } => {
                 (kernel, count)
             }
@@ -546,6 +555,15 @@ impl Sim {
                 Program::Flood { .. } | Program::Two { .. } => (false, 0),
                 Program::Meet { .. } | Program::Collective { .. } => (false, 0),
                 Program::Sync { think, .. } => (true, think),
+                Program::Steps {
+                    think,
+                    count,
+                    pause,
+                    ..
+                } => {
+                    let is_last = self.threads[t].launched.is_multiple_of(count);
+                    (true, if is_last { pause } else { think })
+                }
                 Program::Held { .. } => (true, 0),
                 Program::Burst { pause, .. } => (true, pause),
                 Program::Beat { every, .. } => {
