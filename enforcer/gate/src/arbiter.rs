@@ -2,7 +2,8 @@
 //!
 //! While all claims together need less than the GPU gives, all of them launch at once. When the GPU becomes scarce, a
 //! claim that needs less than its guarantee (a *light* claim) still launches at any time, and reports it. The others
-//! (*heavy* claims) take turns in the rest, and stop as soon as a light claim has work. The heavy claim that is
+//! (*heavy* claims) take turns in the rest, and stop as soon as a light claim has work; one whose light neighbour comes back
+//! at each launch leaves space between its launches instead. The heavy claim that is
 //! furthest behind goes first: each turn counts as its time divided by the claim's share. The actual time counts,
 //! draining included, so a kernel longer than its turn is paid for by turns of the others. If limits leave time that no
 //! claim may use, the idle rest gets turns too.

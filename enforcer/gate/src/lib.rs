@@ -30,7 +30,7 @@ pub use tally::{Fill, Load, SAMPLE_NS, Step, Tally, place};
 pub use timeline::{Current, Timeline};
 pub use word::{Flags, Frame, Mode, Word};
 
-/// Maximum interval of the arbiter's heartbeat while claims take turns.
+/// Interval of the arbiter's heartbeat while claims take turns; up to three of it where nothing is to be decided.
 pub const PERIOD_NS: u64 = 10_000_000;
 /// An arbiter that was silent for this long is assumed gone, and each claim keeps to its own request.
 pub const SILENCE_NS: u64 = 5 * PERIOD_NS;

@@ -1163,6 +1163,34 @@ mod tests {
         assert!(member.signals(12 * MS + 600_000).knock);
     }
 
+    /// A kernel spins until the next one of its process runs.
+    #[test]
+    fn launches_that_are_spaced_do_not_wait_long_for_one_that_is_late() {
+        let view = View {
+            word: Word::default().next(Mode::Turn),
+            turn_ends_ns: 30 * MS,
+            flags: Flags::SPACED,
+            ahead_ns: MS / 2,
+            beat_ns: 10 * MS,
+            alive: true,
+            ..View::default()
+        };
+        let (mut member, key, mut ticket) =
+            (Member::default(), Key::kernel(0x5000, 768, 256), None);
+        let mut go = |now| {
+            let verdict = member.ask(now, &view, key, sure(MS), &mut ticket);
+            let goes = matches!(verdict, Verdict::Go { .. });
+            if goes {
+                member.returned();
+                assert!(member.mark(now, 1, Some(key), 0));
+            }
+            goes
+        };
+        assert!(go(10 * MS));
+        assert!(!go(11 * MS + MS / 2));
+        assert!(go(13 * MS));
+    }
+
     #[test]
     fn what_a_stream_may_launch_ends_with_the_turn() {
         let turn = View {

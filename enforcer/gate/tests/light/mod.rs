@@ -3,7 +3,10 @@
 
 mod bounds;
 
-use crate::model::{Act, Costs, Gate, MS, Program, Sim, US, gates::Open};
+use crate::model::{
+    Act, Costs, Gate, MS, Program, Sim, US,
+    gates::{Open, Turns},
+};
 use crate::{SECOND, SEEDS, asked, seed, turns};
 
 /// Programs of one thread each in their own claims, all started at once.
@@ -198,6 +201,44 @@ fn a_turn_that_is_planned_begins_whatever_becomes_of_the_light_claim() {
             assert!(used[1] >= least, "{act:?}, seed {seed}: {used:?}");
             assert!(stall <= 60 * MS, "{act:?}, seed {seed}: {} ms", stall / MS);
         }
+    }
+}
+
+/// A light claim launches between a flood's kernels; then another claim takes all that it can get, and goes again.
+#[test]
+fn spaces_between_launches_end_when_another_claim_comes() {
+    for seed in 1..=SEEDS {
+        let programs = [sync(100 * US, 900 * US), Program::Flood { kernel: MS }];
+        let mut sim = Sim::new(3, seed);
+        for (claim, program) in programs.into_iter().enumerate() {
+            let p = sim.process(claim);
+            sim.thread(p, program, 1.0);
+            sim.act((1 + claim as u64) * MS, Act::Start(p));
+        }
+        let other = sim.process(2);
+        sim.thread(other, Program::Flood { kernel: MS }, 1.0);
+        let mut gate = turns(&mut sim, &asked(&[250, 400, 350]));
+        let looks_a_second = |sim: &mut Sim, gate: &mut Turns| {
+            let before = sim.arbiter_runs;
+            sim.run(SECOND, gate);
+            sim.arbiter_runs - before
+        };
+        sim.run(SECOND, &mut gate);
+        assert!(looks_a_second(&mut sim, &mut gate) < 300, "seed {seed}");
+        sim.act(MS, Act::Start(other));
+        sim.run(1500 * MS, &mut gate);
+        let from = sim.now;
+        sim.run(2 * SECOND, &mut gate);
+        let used = sim.used(from, sim.now);
+        println!("seed {seed}: {used:.3?}");
+        // The light claim has its steps, and the others take turns: what is missing goes to changes of context.
+        assert!(
+            used[0] >= 0.06 && used[1] >= 0.3 && used[2] >= 0.26,
+            "{used:?}"
+        );
+        sim.act(MS, Act::Kill(other));
+        sim.run(SECOND, &mut gate);
+        assert!(looks_a_second(&mut sim, &mut gate) < 300, "seed {seed}");
     }
 }
 
