@@ -980,8 +980,9 @@ impl Member {
             changed && !as_told || later
         };
         self.told_long = long;
-        // The rest of a turn before a light claim that is due is shorter than its next launch.
+        // It goes on by itself once its own work is over.
         let is_between = self.is_spaced() && waiting && self.held_since_ns.is_none();
+        // The rest of a turn before a light claim that is due is shorter than its next launch.
         let makes_way = self.flags.has(Flags::DUE) && waiting && self.next_ns <= LEFT_NS;
         // It begins its turn by itself.
         let begins = closed && self.word.mode() == Mode::Turn;
