@@ -803,14 +803,16 @@ impl Arbiter {
         let lit = std::mem::take(&mut self.lit);
         let lasted = now.saturating_sub(began_ns);
         let late_ns = self.late_ns;
+        let lost_ns = self.lost_ns(now, claims);
         for id in &lit {
             let each = lasted / lit.len() as u64;
             self.charge(now, Holder::Claim(*id), each, None, claims);
             let claim = claims.iter().find(|c| c.id == *id);
-            if let Some((claim, record)) = claim.zip(self.find(*id)) {
+            if let Some((claim, record)) = claim.zip(self.record(*id)) {
                 // The change back to another context takes as long as the one to its own.
                 let back_ns = record.pauses.late_ns().saturating_sub(late_ns);
-                self.had_way(now, *id, (each, back_ns), claims, claim.request_permille);
+                let demand = &mut record.demand;
+                demand.had_way(each, back_ns, lost_ns, claim.request_permille);
                 self.spaced.made_way(*id, each + back_ns);
             }
         }
@@ -1254,11 +1256,17 @@ fn stamps_of(claim: &Claim<'_>) -> u64 {
         .fold(0, |sum, p| sum.wrapping_add(p.stamp))
 }
 
-fn used_by(claim: &Claim<'_>) -> u64 {
+/// Sum of a figure of the claim's processes.
+fn sum_of(claim: &Claim<'_>, figure: impl Fn(&Process) -> u64) -> u64 {
     claim
         .processes
         .iter()
-        .fold(0, |sum, p| sum.saturating_add(p.used_ns))
+        .map(figure)
+        .fold(0, u64::saturating_add)
+}
+
+fn used_by(claim: &Claim<'_>) -> u64 {
+    sum_of(claim, |p| p.used_ns)
 }
 
 fn of_holder(holder: Holder, claims: &[&Claim<'_>], figure: fn(&Claim<'_>) -> u64) -> u64 {

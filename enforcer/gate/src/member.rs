@@ -1036,15 +1036,29 @@ mod tests {
         Some(Expected { ns, is_sure })
     }
 
-    /// A process whose first launch is marked and whose second is still in its call.
-    fn in_second_call() -> (Member, Key) {
-        let view = View {
+    /// A turn that has begun.
+    fn turn(turn_ends_ns: u64) -> View {
+        View {
             word: Word::default().next(Mode::Turn),
-            turn_ends_ns: 100 * MS,
+            turn_ends_ns,
             beat_ns: 10 * MS,
             alive: true,
             ..View::default()
-        };
+        }
+    }
+
+    /// The same where half a millisecond goes together.
+    fn spaced(turn_ends_ns: u64) -> View {
+        View {
+            flags: Flags::SPACED,
+            ahead_ns: MS / 2,
+            ..turn(turn_ends_ns)
+        }
+    }
+
+    /// A process whose first launch is marked and whose second is still in its call.
+    fn in_second_call() -> (Member, Key) {
+        let view = turn(100 * MS);
         let key = Key::kernel(0x5000, 768, 256);
         let mut member = Member::default();
         let mut go = |now| {
@@ -1096,12 +1110,8 @@ mod tests {
     #[test]
     fn a_turn_that_begins_later_is_begun_without_the_arbiter() {
         let turn = View {
-            word: Word::default().next(Mode::Turn),
             turn_begins_ns: 11 * MS,
-            turn_ends_ns: 30 * MS,
-            beat_ns: 10 * MS,
-            alive: true,
-            ..View::default()
+            ..turn(30 * MS)
         };
         let closed = View {
             word: Word::default().next(Mode::Closed),
@@ -1129,15 +1139,7 @@ mod tests {
     /// Half a millisecond may go together: two launches of that, or one of twice as much.
     #[test]
     fn launches_that_are_spaced_wait_for_the_end_of_the_last_and_call_nobody() {
-        let view = View {
-            word: Word::default().next(Mode::Turn),
-            turn_ends_ns: 13 * MS,
-            flags: Flags::SPACED,
-            ahead_ns: MS / 2,
-            beat_ns: 10 * MS,
-            alive: true,
-            ..View::default()
-        };
+        let view = spaced(13 * MS);
         let (mut member, key) = (Member::default(), Key::kernel(0x5000, 768, 256));
         let mut ticket = None;
         for begins in [10 * MS, 11 * MS + 200_000] {
@@ -1167,15 +1169,7 @@ mod tests {
     /// A kernel spins until the next one of its process runs.
     #[test]
     fn launches_that_are_spaced_do_not_wait_long_for_one_that_is_late() {
-        let view = View {
-            word: Word::default().next(Mode::Turn),
-            turn_ends_ns: 30 * MS,
-            flags: Flags::SPACED,
-            ahead_ns: MS / 2,
-            beat_ns: 10 * MS,
-            alive: true,
-            ..View::default()
-        };
+        let view = spaced(30 * MS);
         let (mut member, key, mut ticket) =
             (Member::default(), Key::kernel(0x5000, 768, 256), None);
         let mut go = |now| {
@@ -1194,13 +1188,7 @@ mod tests {
 
     #[test]
     fn what_a_stream_may_launch_ends_with_the_turn() {
-        let turn = View {
-            word: Word::default().next(Mode::Turn),
-            turn_ends_ns: 12 * MS,
-            beat_ns: 10 * MS,
-            alive: true,
-            ..View::default()
-        };
+        let turn = turn(12 * MS);
         let (mut member, tally) = (Member::default(), Tally::default());
         let (key, place) = (Key::kernel(0x5000, 768, 256), crate::place(1, 1 << 8));
         member.adopt(10 * MS, turn.word, 0..12 * MS, turn.flags, &tally);

@@ -4,7 +4,7 @@
 //! back, it is the work that ran over the time in which the claim was not held back: a claim that always waits needs as
 //! much as possible.
 
-use super::{Arbiter, Claim, Phase, Process, Record};
+use super::{Arbiter, Claim, Phase, Process};
 
 /// Window over which demand is measured.
 const WINDOW_NS: u64 = 100_000_000;
@@ -40,6 +40,16 @@ pub(super) struct Demand {
 }
 
 impl Demand {
+    /// The others made way for this long, and the way back took them about `back_ns`; by what they tell, they have lost no
+    /// more than `lost_ns` since the last update. A light claim that fills its whole part of a window at once is not light
+    /// any more.
+    pub(super) fn had_way(&mut self, ns: u64, back_ns: u64, lost_ns: u64, request_permille: u32) {
+        self.way_ns += ns;
+        self.back_ns += back_ns;
+        let back_ns = self.back_ns.min(lost_ns.saturating_sub(self.way_ns));
+        self.heavy |= self.way_ns + back_ns > WINDOW_NS / 1000 * u64::from(request_permille);
+    }
+
     fn begin(&mut self, now: u64, processes: &[Process]) {
         self.before = processes
             .iter()
@@ -167,7 +177,7 @@ fn waited(now: u64, process: &Process) -> u64 {
 impl Arbiter {
     /// Time since the last update in which no work of heavy claims ran, as far as they tell. On several GPUs all of it: one
     /// may have run while the other did not.
-    fn lost_ns(&self, now: u64, claims: &[Claim<'_>]) -> u64 {
+    pub(super) fn lost_ns(&self, now: u64, claims: &[Claim<'_>]) -> u64 {
         let mut ran_ns: u64 = 0;
         let is_set = claims.iter().any(Claim::has_many);
         for claim in claims.iter().filter(|c| c.is_gated && !is_set) {
@@ -181,28 +191,6 @@ impl Arbiter {
             }
         }
         now.saturating_sub(self.looked_ns).saturating_sub(ran_ns)
-    }
-
-    /// The others made way for a claim for this long, and the way back took them about so much; by what they tell, they
-    /// have lost no more than the time since the last update in which none of their work ran. A light claim that fills its
-    /// whole part of a window at once is not light any more.
-    pub(super) fn had_way(
-        &mut self,
-        now: u64,
-        id: u64,
-        (ns, back_ns): (u64, u64),
-        claims: &[Claim<'_>],
-        request_permille: u32,
-    ) {
-        let lost_ns = self.lost_ns(now, claims);
-        let window_ns = now.saturating_sub(self.looked_ns).max(WINDOW_NS);
-        let Some(Record { demand, .. }) = self.record(id) else {
-            return;
-        };
-        demand.way_ns += ns;
-        demand.back_ns += back_ns;
-        let back_ns = demand.back_ns.min(lost_ns.saturating_sub(demand.way_ns));
-        demand.heavy |= demand.way_ns + back_ns > window_ns / 1000 * u64::from(request_permille);
     }
 
     /// Time of the next update while all launch.

@@ -1,7 +1,7 @@
 //! Predicts the end of a light claim's work, and its return: many programs pause for about as long each time; others
 //! begin at a fixed beat, and pause less after longer work.
 
-use super::{Arbiter, Claim, Holder, LATE_AT_MOST_NS, Process, Record, demand::used};
+use super::{Arbiter, Claim, Holder, LATE_AT_MOST_NS, Process, Record, demand::used, sum_of};
 use crate::{
     member::LATER_NS,
     rhythm::{APART, Rhythm},
@@ -186,8 +186,7 @@ fn seen_ns(over_ns: u64, off_ns: u64) -> u64 {
 
 /// Time with work so far.
 fn held_by(now: u64, claim: &Claim<'_>) -> u64 {
-    let held = claim.processes.iter().map(|p| used(now, p));
-    held.fold(0, u64::saturating_add)
+    sum_of(claim, |p| used(now, p))
 }
 
 impl Arbiter {
@@ -204,8 +203,7 @@ impl Arbiter {
             let busy: Vec<&Process> = claim.processes.iter().filter(|p| p.busy).collect();
             let expected = busy.iter().map(|p| p.expected_ns).max();
             let over = busy.iter().map(|p| self.behind_ns(p)).max();
-            let demand = claim.processes.iter().map(|p| p.demand_ns);
-            let demand_ns = demand.fold(0, u64::saturating_add);
+            let demand_ns = sum_of(claim, |p| p.demand_ns);
             let Some(Record { pauses, .. }) = self.record(claim.id) else {
                 continue;
             };

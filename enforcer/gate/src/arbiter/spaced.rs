@@ -1,7 +1,7 @@
 //! A light claim that comes back within each of a heavy claim's turns: the heavy one leaves a space between its launches
 //! instead. Neither calls the arbiter for each of them.
 
-use super::{Arbiter, Claim, Holder, Phase, Process, demand::over};
+use super::{Arbiter, Claim, Holder, Phase, Process, demand::over, sum_of};
 use crate::{PERIOD_NS, QUEUED_NS};
 
 /// Lengths of the heavy claim's turns for which this is done: longer ones are few, shorter ones would be all space.
@@ -10,7 +10,7 @@ const TURNS_NS: std::ops::Range<u64> = 300_000..2 * QUEUED_NS;
 const SEEN: u32 = 20;
 /// Changes of context and messages for a launch of the light claim take no longer.
 const CHANGES_NS: u64 = 500_000;
-/// Then it is measured again.
+/// The measure holds for this long.
 const MEASURED_NS: u64 = 1_000_000_000;
 /// The light claim is worse off if it launches less often than this part of before, over at least so long: its launches
 /// wait for each other, and the heavy claim's get between. It is not tried again for a while.
@@ -51,11 +51,9 @@ struct Since {
     looked_ns: u64,
     way_ns: u64,
     owed_ns: f64,
-    /// Its launches by then.
-    seen: u64,
-    /// Time of the last comparison with before, and its launches since, as they are and as they would be.
+    /// Time of the last comparison with before, its launches by then, and as many since as there would be.
     compared_ns: u64,
-    launched: u64,
+    compared: u64,
     expected: f64,
 }
 
@@ -160,9 +158,8 @@ impl Arbiter {
             looked_ns: now,
             way_ns: 0,
             owed_ns: 0.0,
-            seen: launches_of(light),
             compared_ns: now,
-            launched: 0,
+            compared: launches_of(light),
             expected: 0.0,
         });
         self.stays_spaced(now, claims)
@@ -183,7 +180,6 @@ impl Arbiter {
             return;
         };
         let lasted = now.saturating_sub(since.looked_ns);
-        let launched = launches_of(claim).saturating_sub(since.seen);
         let all = |claim, before: u64| launches_of(claim).saturating_sub(before) as f64;
         let ran_ns = all(first, since.launches.0) * since.each_ns.0;
         let took_ns = all(claim, since.launches.1) * since.each_ns.1;
@@ -204,13 +200,11 @@ impl Arbiter {
             record.demand.heavy = true;
         }
         let spaced = &mut self.spaced;
-        let fewer = spaced.one_ns() as f64 / spaced.ahead_ns.max(1) as f64;
+        let fewer = spaced.one_ns() as f64 / spaced.ahead_ns as f64;
         spaced.since = Some(Since {
             looked_ns: now,
             way_ns: since.way_ns + way_ns,
-            seen: since.seen + launched,
             owed_ns: owed_ns.max(-own * COMPARED_NS as f64),
-            launched: since.launched + launched,
             expected: since.expected + since.rate * lasted as f64 * fewer,
             ..since
         });
@@ -235,7 +229,9 @@ impl Arbiter {
             _ => None,
         };
         let is_due = now >= since.compared_ns + COMPARED_NS;
-        let is_worse = is_due && (since.launched as f64) < WORSE * since.expected;
+        let launches = claims.iter().find(|c| c.id == light).map_or(0, launches_of);
+        let launched = launches.saturating_sub(since.compared) as f64;
+        let is_worse = is_due && launched < WORSE * since.expected;
         if is_worse || self.is_heavy(light) {
             self.spaced.not_before_ns = now + AGAIN_NS;
         }
@@ -253,7 +249,7 @@ impl Arbiter {
             && self.is_heavy(heavy);
         match &mut self.spaced.since {
             Some(since) if stays && is_due => {
-                (since.compared_ns, since.launched, since.expected) = (now, 0, 0.0);
+                (since.compared_ns, since.compared, since.expected) = (now, launches, 0.0);
             }
             _ if stays => {}
             _ => self.spaced.end(),
@@ -264,18 +260,13 @@ impl Arbiter {
 
 /// Time that its work has run, others' slices in between included, and that its launches take alone.
 fn ran_by(now: u64, claim: &Claim<'_>) -> [u64; 2] {
-    let sum = |of: fn(u64, &Process) -> u64| {
-        let all = claim.processes.iter().map(|p| of(now, p));
-        all.fold(0, u64::saturating_add)
-    };
-    let ran = |now: u64, p: &Process| match p.busy {
+    let ran = |p: &Process| match p.busy {
         true => p.used_ns.saturating_add(now.saturating_sub(p.said_ns)),
         false => p.used_ns,
     };
-    [sum(ran), sum(over)]
+    [sum_of(claim, ran), sum_of(claim, |p| over(now, p))]
 }
 
 fn launches_of(claim: &Claim<'_>) -> u64 {
-    let launches = claim.processes.iter().map(|p| p.launches);
-    launches.fold(0, u64::saturating_add)
+    sum_of(claim, |p| p.launches)
 }

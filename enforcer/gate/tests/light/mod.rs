@@ -209,12 +209,8 @@ fn a_turn_that_is_planned_begins_whatever_becomes_of_the_light_claim() {
 fn spaces_between_launches_end_when_another_claim_comes() {
     for seed in 1..=SEEDS {
         let programs = [sync(100 * US, 900 * US), Program::Flood { kernel: MS }];
-        let mut sim = Sim::new(3, seed);
-        for (claim, program) in programs.into_iter().enumerate() {
-            let p = sim.process(claim);
-            sim.thread(p, program, 1.0);
-            sim.act((1 + claim as u64) * MS, Act::Start(p));
-        }
+        let mut sim = side_by_side(&programs, Costs::REAL, seed);
+        sim.claims = 3;
         let other = sim.process(2);
         sim.thread(other, Program::Flood { kernel: MS }, 1.0);
         let mut gate = turns(&mut sim, &asked(&[250, 400, 350]));
