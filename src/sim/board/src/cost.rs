@@ -5,6 +5,7 @@
 //! blocks.
 
 use crate::models::Model;
+use crate::room::Room;
 
 /// Size of a kernel's grid, and what one block needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,25 +72,8 @@ pub struct Transfer {
 /// Resident blocks of this shape per SM; 0 if the block does not fit.
 #[must_use]
 pub fn resident_blocks(model: &Model, shape: &Shape) -> u32 {
-    let warps = shape.warps();
-    if shape.threads == 0 || shape.threads > 1024 {
-        return 0;
-    }
-    let by_warps = model.warps_per_sm() / warps;
-    // Registers are allocated per warp in units of 256, warps in groups of four.
-    let regs_per_warp = (shape.regs.max(1) * 32).next_multiple_of(256);
-    let by_regs = (model.regs_per_sm / regs_per_warp) / 4 * 4 / warps;
-    // The driver keeps 1 KiB of shared memory for each resident block.
-    let shared = shape.shared.saturating_add(1024).next_multiple_of(128);
-    let by_shared = if shape.shared > model.shared_optin {
-        0
-    } else {
-        model.shared_per_sm / shared
-    };
-    by_warps
-        .min(by_regs)
-        .min(by_shared)
-        .min(model.blocks_per_sm)
+    let block = Room::of_block(model, shape);
+    block.map_or(0, |block| Room::of_sm(model).holds(block))
 }
 
 /// A part of a kernel's run with constant demand.

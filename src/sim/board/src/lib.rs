@@ -17,6 +17,7 @@ mod models;
 mod nature;
 mod presets;
 mod process;
+mod room;
 mod slots;
 mod snapshot;
 mod state;

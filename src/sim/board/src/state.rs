@@ -13,6 +13,7 @@ pub use sched::Work;
 
 use crate::models::Model;
 use crate::presets::Preset;
+use crate::room::Room;
 
 /// Maximum number of GPUs on a board.
 pub const MAX_GPUS: usize = 16;
@@ -216,8 +217,9 @@ pub(crate) struct Kernel {
     pub gpu: u64,
     pub context: u64,
     pub deps: [u64; MAX_DEPS],
-    pub warps: u64,
+    /// Blocks of it that fit on an empty SM, and what one of them needs of an SM.
     pub resident: u64,
+    pub needs: Room,
     pub phase_blocks: [u64; 2],
     pub phase_ns: [f64; 2],
     /// 0 for a kernel, else the route of a copy of `bytes` bytes.
@@ -249,7 +251,7 @@ const _: () = assert!(size_of::<Mark>() == 32);
 const _: () = assert!(size_of::<Gpu>() == 736);
 const _: () = assert!(size_of::<Proc>() == 96);
 const _: () = assert!(size_of::<Use>() == 416);
-const _: () = assert!(size_of::<Kernel>() == 192);
+const _: () = assert!(size_of::<Kernel>() == 200);
 const _: () = assert!(
     size_of::<State>()
         == size_of::<Head>()

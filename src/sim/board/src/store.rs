@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use crate::state::{Gpu, Head, Kernel, Proc, State, Use};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"gsboard\x01");
-const VERSION: u64 = 10;
+const VERSION: u64 = 11;
 const LOCKS: usize = 8;
 const BUFFERS: usize = 8;
 /// How long a writer waits for another one's lock before it goes on without.

@@ -3,7 +3,8 @@
 //! On one GPU the contexts that have work take turns. With slices in the preset, a context has the GPU until its slice
 //! ends or its work runs out. A slice goes on while no other context has work, and a switch takes time. Without slices
 //! they are infinitely short, so each of `n` contexts advances at 1/n. During its slice a context has all SMs: its
-//! running kernels take them in launch order, and a kernel that gets fewer than it wants runs slower in proportion.
+//! running kernels place their blocks in the order in which they began ([`crate::room`]), and a kernel of which fewer
+//! blocks fit than it has runs slower in proportion.
 //!
 //! The clients of an MPS server share one slice, in which each has its own SMs. If these are more than the GPU has, the
 //! clients run slower in proportion.
@@ -13,12 +14,13 @@
 //! Kernels of a meeting advance while all of them are on their GPUs. They occupy these while they wait.
 
 use super::{
-    DONE, FAILED, FREE, Kernel, MARK_NS, MARKS, MAX_DEPS, MAX_KERNELS, MAX_PENDING, Mark, PENDING,
-    RUNNING, State,
+    DONE, FAILED, FREE, Gpu, Kernel, MARK_NS, MARKS, MAX_DEPS, MAX_KERNELS, MAX_PENDING, Mark,
+    PENDING, RUNNING, State,
 };
-use crate::cost::{Shape, Transfer, phases, resident_blocks};
+use crate::cost::{Shape, Transfer, phases};
 use crate::error::BoardError;
 use crate::nature::{self, Felt, Habit};
+use crate::room::{Floor, Place, Room};
 
 /// One piece of work for a stream.
 #[derive(Debug, Clone, Copy)]
@@ -45,12 +47,25 @@ struct Share {
     row: usize,
     /// Progress per nanosecond of the phase's own length.
     rate: f64,
-    /// SMs with a block, averaged over the slices.
+    /// SMs with a block and none of an earlier kernel of its context, averaged over the slices.
     sms: f64,
+    /// The part of the SMs with a block of it during its slice.
+    part: f64,
     /// Resident warps, averaged over the slices.
     warps: f64,
     /// The part of the time in which its context is on the GPU.
     slice: f64,
+}
+
+/// A running kernel; in this order they get SMs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Running {
+    gpu: u64,
+    group: u64,
+    context: u64,
+    start_ns: u64,
+    ticket: u64,
+    row: usize,
 }
 
 impl Kernel {
@@ -73,13 +88,10 @@ impl State {
                 rows: MAX_PENDING,
             });
         }
-        let (mut resident, mut phase, mut warps) = (0, None, 0);
+        let (mut resident, mut phase, mut needs) = (0, None, Room::default());
         if let Some(shape) = &s.shape {
-            resident = resident_blocks(model, shape);
-            if resident == 0 {
-                return Err(BoardError::TooLarge);
-            }
-            warps = shape.warps();
+            needs = Room::of_block(model, shape).ok_or(BoardError::TooLarge)?;
+            resident = Room::of_sm(model).holds(needs);
             phase = Some(phases(sms, resident, shape.blocks, s.block_ns.max(1)));
         }
         if let Some(transfer) = &s.transfer {
@@ -116,7 +128,7 @@ impl State {
             gpu: s.gpu as u64,
             context: s.context,
             deps: s.deps,
-            warps: u64::from(warps),
+            needs,
             resident: u64::from(resident),
             phase_blocks: phase.map_or([0; 2], |p| p.map(|p| p.blocks)),
             phase_ns: phase.map_or([0.0; 2], |p| p.map(|p| p.ns)),
@@ -234,21 +246,28 @@ impl State {
 
     /// The current share of each running kernel, on all GPUs.
     fn shares(&self) -> Vec<Share> {
-        let mut rows: Vec<(u64, u64, u64, u64, usize)> = self
+        let mut rows: Vec<Running> = self
             .kernels()
             .iter()
             .enumerate()
             .filter(|(_, k)| k.state == RUNNING && k.route == 0)
-            .map(|(i, k)| (k.gpu, self.slice_group(k), k.context, k.ticket, i))
+            .map(|(row, k)| Running {
+                gpu: k.gpu,
+                group: self.slice_group(k),
+                context: k.context,
+                start_ns: k.start_ns,
+                ticket: k.ticket,
+                row,
+            })
             .collect();
         rows.sort_unstable();
         let mut shares = Vec::with_capacity(rows.len());
-        for on_gpu in rows.chunk_by(|a, b| a.0 == b.0) {
-            let index = usize::try_from(on_gpu[0].0).unwrap_or(usize::MAX);
+        for on_gpu in rows.chunk_by(|a, b| a.gpu == b.gpu) {
+            let index = usize::try_from(on_gpu[0].gpu).unwrap_or(usize::MAX);
             let Some(gpu) = self.gpus().get(index) else {
                 continue;
             };
-            let groups = on_gpu.chunk_by(|a, b| a.1 == b.1).count().max(1);
+            let groups = on_gpu.chunk_by(|a, b| a.group == b.group).count().max(1);
             let lost = match groups {
                 1 => 0.0,
                 _ => nature::lost_to_switches(self.head.nature),
@@ -258,14 +277,15 @@ impl State {
                 _ => 1.0,
             };
             let all = f64::from(gpu.model().sms);
-            for in_group in on_gpu.chunk_by(|a, b| a.1 == b.1) {
-                let has_slice = gpu.turn == in_group[0].1 && self.head.now_ns >= gpu.turn_since_ns;
+            for in_group in on_gpu.chunk_by(|a, b| a.group == b.group) {
+                let has_slice =
+                    gpu.turn == in_group[0].group && self.head.now_ns >= gpu.turn_since_ns;
                 if self.head.preset.slice_ns > 0 && !has_slice {
                     continue;
                 }
                 let first = shares.len();
-                for of_context in in_group.chunk_by(|a, b| a.2 == b.2) {
-                    self.share_of_context(of_context, slice, &mut shares);
+                for of_context in in_group.chunk_by(|a, b| a.context == b.context) {
+                    self.share_of_context(of_context, gpu, slice, &mut shares);
                 }
                 // Partitions may overlap: then each gets less than its size.
                 let wanted: f64 = shares[first..].iter().map(|s| s.sms / slice).sum();
@@ -274,11 +294,12 @@ impl State {
                         let part = all / wanted;
                         share.rate *= part;
                         share.sms *= part;
+                        share.part *= part;
                         share.warps *= part;
                     }
                 }
                 if self.head.nature != 0 {
-                    self.slow_down(&mut shares[first..], slice * all, groups > 1);
+                    self.slow_down(&mut shares[first..], groups > 1);
                 }
             }
         }
@@ -368,14 +389,15 @@ impl State {
                 row,
                 rate: part,
                 sms: 0.0,
+                part: 0.0,
                 warps: 0.0,
                 slice: part,
             }));
         }
     }
 
-    /// Applies the nature to the kernels on a GPU during one slice; `all` is the number of its SMs.
-    fn slow_down(&self, shares: &mut [Share], all: f64, turns: bool) {
+    /// Applies the nature to the kernels on a GPU during one slice.
+    fn slow_down(&self, shares: &mut [Share], turns: bool) {
         let felt = |share: &Share| {
             let k = &self.kernels[share.row];
             Felt {
@@ -384,7 +406,7 @@ impl State {
                     cache: k.cache,
                 },
                 owner: k.owner,
-                part: share.sms / all,
+                part: share.part,
             }
         };
         let felt: Vec<Felt> = shares.iter().map(felt).collect();
@@ -395,39 +417,43 @@ impl State {
 
     fn share_of_context(
         &self,
-        of_context: &[(u64, u64, u64, u64, usize)],
+        of_context: &[Running],
+        gpu: &Gpu,
         slice: f64,
         shares: &mut Vec<Share>,
     ) {
-        let Some(&(gpu, .., first)) = of_context.first() else {
+        let Some(first) = of_context.first() else {
             return;
         };
-        let mut free = u64::from(self.sms_of(self.kernels[first].owner, gpu));
-        for &(.., row) in of_context {
+        let sms = u64::from(self.sms_of(self.kernels[first.row].owner, first.gpu));
+        let mut floor = Floor::new(sms, Room::of_sm(gpu.model()));
+        let mut is_given_out = true;
+        for &Running { row, .. } in of_context {
             let k = &self.kernels[row];
             let Some(p) = k.phase() else { continue };
-            if k.resident == 0 {
-                // A record needs no SM.
-                shares.push(Share {
-                    row,
-                    rate: slice,
-                    sms: 0.0,
-                    warps: 0.0,
-                    slice,
-                });
-                continue;
-            }
-            let blocks = k.phase_blocks[p];
-            let sms = blocks.min(free);
-            free -= sms;
-            let resident = blocks.min(sms.saturating_mul(k.resident));
-            shares.push(Share {
+            let mut share = Share {
                 row,
-                rate: slice * resident as f64 / blocks as f64,
-                sms: slice * sms as f64,
-                warps: slice * resident as f64 * k.warps as f64,
+                rate: slice,
+                sms: 0.0,
+                part: 0.0,
+                warps: 0.0,
                 slice,
-            });
+            };
+            // A record needs no SM.
+            if k.resident > 0 {
+                let blocks = k.phase_blocks[p];
+                let place = if is_given_out {
+                    floor.place(blocks, k.needs)
+                } else {
+                    Place::default()
+                };
+                is_given_out &= p == 1 && place.blocks == blocks;
+                share.rate = slice * place.blocks as f64 / blocks as f64;
+                share.sms = slice * place.fresh as f64;
+                share.part = place.sms as f64 / f64::from(gpu.model().sms);
+                share.warps = slice * place.blocks as f64 * f64::from(k.needs.warps);
+            }
+            shares.push(share);
         }
     }
 

@@ -94,10 +94,16 @@ fn contexts_take_turns() {
 #[test]
 fn streams_of_one_context_run_side_by_side_while_sms_are_free() {
     let (mut s, a) = state(&["h100"]);
-    let first = s.submit(a, &kernel(0, 1, 100, 1024, 100)).expect("ok");
-    let second = s.submit(a, &kernel(0, 1, 32, 1024, 100)).expect("ok");
+    // One block has all registers of an SM.
+    let kernel = |blocks| {
+        let mut work = kernel(0, 1, blocks, 1024, 100);
+        work.shape.as_mut().expect("a kernel").regs = 64;
+        work
+    };
+    let first = s.submit(a, &kernel(100)).expect("ok");
+    let second = s.submit(a, &kernel(32)).expect("ok");
     // The third kernel gets no SM until the others end.
-    let third = s.submit(a, &kernel(0, 1, 132, 1024, 100)).expect("ok");
+    let third = s.submit(a, &kernel(132)).expect("ok");
     s.advance(100 * US);
     close(s.gpus[0].sm_ns, 132.0 * 100e3);
     s.advance(500 * US);
@@ -108,13 +114,43 @@ fn streams_of_one_context_run_side_by_side_while_sms_are_free() {
 }
 
 #[test]
-fn a_kernel_with_too_few_sms_runs_slower_in_proportion() {
+fn blocks_of_two_streams_share_sms_and_a_kernel_of_which_fewer_fit_runs_slower() {
     let (mut s, a) = state(&["h100"]);
+    // One block on each of 99 SMs, which have room for a second one.
     s.submit(a, &kernel(0, 1, 99, 1024, 1_000)).expect("ok");
-    // A full wave of 264 blocks wants 132 SMs and gets 33: a quarter of the speed.
+    let beside = s.submit(a, &kernel(0, 1, 132, 1024, 100)).expect("ok");
+    s.advance(100 * US);
+    assert_eq!(end(&s, beside), Some(100));
+    close(s.gpus[0].sm_ns, 132.0 * 100e3);
+    close(s.gpus[0].warp_ns, (99.0 + 132.0) * 32.0 * 100e3);
+    // Of 264 blocks 165 fit.
     let t = s.submit(a, &kernel(0, 1, 264, 1024, 100)).expect("ok");
     s.advance(2_000 * US);
-    assert_eq!(end(&s, t), Some(400));
+    assert_eq!(end(&s, t), Some(260));
+}
+
+#[test]
+fn a_later_kernel_waits_until_an_earlier_one_has_given_out_its_blocks() {
+    let (mut s, a) = state(&["h100"]);
+    // Two rounds of two blocks on each SM, and a round of 10 blocks.
+    let first = s.submit(a, &kernel(0, 1, 538, 1024, 100)).expect("ok");
+    s.advance(10 * US);
+    let second = s.submit(a, &kernel(0, 1, 100, 32, 50)).expect("ok");
+    s.advance(1_000 * US);
+    assert_eq!((end(&s, first), end(&s, second)), (Some(300), Some(250)));
+}
+
+/// The stream whose kernel began first goes on first, whatever was launched first.
+#[test]
+fn kernels_get_sms_in_the_order_in_which_they_begin() {
+    let (mut s, a) = state(&["h100"]);
+    let short = s.submit(a, &kernel(0, 1, 264, 1024, 10)).expect("ok");
+    let behind = s
+        .submit(a, &after(kernel(0, 1, 264, 1024, 100), short))
+        .expect("ok");
+    let other = s.submit(a, &kernel(0, 1, 264, 1024, 100)).expect("ok");
+    s.advance(1_000 * US);
+    assert_eq!((end(&s, other), end(&s, behind)), (Some(110), Some(210)));
 }
 
 #[test]
@@ -305,11 +341,11 @@ fn a_record_takes_gpu_time_of_its_stream_and_no_sm() {
     let k1 = s.submit(a, &kernel(0, 1, 132, 1024, 50)).expect("ok");
     let r = s.submit(a, &record(k1)).expect("ok");
     let k2 = s.submit(a, &after(kernel(0, 1, 1, 32, 50), r)).expect("ok");
-    // Another stream has all SMs in the meantime.
-    s.submit(a, &kernel(0, 1, 264, 1024, 200)).expect("ok");
+    // Another stream has half of the GPU, and all of it from 50 to 225.
+    let other = s.submit(a, &kernel(0, 1, 264, 1024, 200)).expect("ok");
     s.advance(1_000 * US);
     assert_eq!((end(&s, k1), end(&s, r)), (Some(50), Some(51)));
-    assert_eq!(end(&s, k2), Some(101));
+    assert_eq!((end(&s, other), end(&s, k2)), (Some(225), Some(275)));
     assert_eq!(s.uses[0].launched, 3);
     // Without a cost a record is a marker.
     let (mut s, a) = costly(&["h100"], SLICES);
