@@ -17,6 +17,7 @@
 
 pub mod arbiter;
 mod durations;
+mod fill;
 mod member;
 mod rhythm;
 mod tally;
@@ -25,8 +26,9 @@ mod word;
 
 pub use arbiter::{Arbiter, Claim, Order, Process};
 pub use durations::{Expected, Key, LEAST_NS, Measure, Records};
+pub use fill::{Fill, Mean};
 pub use member::{Learnt, MARKERS, Member, Rest, Signals, Verdict, View};
-pub use tally::{Fill, Load, SAMPLE_NS, Step, Tally, place};
+pub use tally::{Load, SAMPLE_NS, Step, Tally, place};
 pub use timeline::{Current, Timeline};
 pub use word::{Flags, Frame, Mode, Word};
 

@@ -12,10 +12,10 @@
 //! a row at once: a race can yield the figure of another kernel, which is an estimate like any other and is corrected
 //! by the next measurement. Each thread writes cells of its own.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use crate::{
-    Expected, Key, Measure, Mode, Word,
+    Expected, Fill, Key, Measure, Mode, Word,
     durations::{HOW, HOW_BITS, LEAST_NS, revised, spread},
 };
 
@@ -26,7 +26,7 @@ const CELLS: usize = 128;
 /// Predicted GPU time of a stream between two measurements, in nanoseconds; varied from half of it to three halves.
 pub const SAMPLE_NS: u64 = 4_000_000;
 /// After this many measurements an average follows the newest ones.
-const MEMORY: u64 = 16;
+const MEMORY: u16 = 16;
 /// The need of a kernel rises by this part of the duration of launches that wait for others.
 const SLOW: u64 = 64;
 
@@ -73,48 +73,6 @@ impl Load {
     }
 }
 
-/// The part of a GPU that a kernel fills while it runs, on average, in thousandths of an SM and of a warp.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Fill {
-    /// SMs with a block.
-    pub sms_milli: u64,
-    /// Warps.
-    pub warps_milli: u64,
-    /// Part of the time in which all SMs have a block, in thousandths.
-    pub full_milli: u64,
-}
-
-impl Fill {
-    /// A grid of `blocks` blocks of `warps` warps on a GPU with `sms` SMs, each with room for `resident` such blocks.
-    /// Blocks go to the SM with the fewest, so a small grid spreads out; a large one keeps the GPU full until the last
-    /// blocks are handed out, and then runs dry over the time of one block.
-    #[must_use]
-    pub fn of_grid(sms: u32, resident: u32, blocks: u64, warps: u32) -> Fill {
-        let (sms, warps) = (u64::from(sms.max(1)), u64::from(warps.max(1)));
-        let wave = sms * u64::from(resident.max(1));
-        let (full, rest) = (blocks / wave, blocks % wave);
-        let rounds = (full + u64::from(rest > 0)).max(1);
-        let sm_rounds = full.saturating_mul(sms) + rest.min(sms);
-        let warp_rounds = blocks.saturating_mul(warps);
-        Fill {
-            sms_milli: sm_rounds.saturating_mul(1000) / rounds,
-            warps_milli: warp_rounds.saturating_mul(1000) / rounds,
-            full_milli: (full + u64::from(rest >= sms)).saturating_mul(1000) / rounds,
-        }
-    }
-
-    /// The load over this many nanoseconds.
-    #[must_use]
-    pub fn during(self, ns: u64) -> Load {
-        let of = |milli: u64| (u128::from(ns) * u128::from(milli) / 1000) as u64;
-        Load {
-            busy_ns: ns,
-            sm_ns: of(self.sms_milli),
-            warp_ns: of(self.warps_milli),
-        }
-    }
-}
-
 /// A kernel with its shape.
 #[derive(Debug, Default)]
 #[repr(align(64))]
@@ -125,9 +83,11 @@ struct Row {
     sm_ns: AtomicU64,
     warp_ns: AtomicU64,
     sms_milli: AtomicU32,
-    full_milli: AtomicU32,
     warps_milli: AtomicU32,
-    measured: AtomicU32,
+    room_milli: AtomicU32,
+    full_milli: AtomicU16,
+    /// Measurements, [`MEMORY`] at most.
+    measured: AtomicU16,
     /// Duration of a launch that waits for no other.
     least_ns: AtomicU64,
     /// Duration alone on the GPU, above [`HOW`]; 0 before the first measurement.
@@ -136,13 +96,14 @@ struct Row {
 
 impl Row {
     fn fill(&self) -> Fill {
-        let [sms_milli, warps_milli, full_milli] =
-            [&self.sms_milli, &self.warps_milli, &self.full_milli]
+        let [sms_milli, warps_milli, room_milli] =
+            [&self.sms_milli, &self.warps_milli, &self.room_milli]
                 .map(|word| u64::from(word.load(Relaxed)));
         Fill {
             sms_milli,
             warps_milli,
-            full_milli,
+            room_milli,
+            full_milli: u64::from(self.full_milli.load(Relaxed)),
         }
     }
 }
@@ -442,12 +403,14 @@ impl Tally {
         }
         for (word, to) in [
             (&row.sms_milli, fill.sms_milli),
-            (&row.full_milli, fill.full_milli),
             (&row.warps_milli, fill.warps_milli),
-            (&row.measured, 0),
+            (&row.room_milli, fill.room_milli),
         ] {
             word.store(u32::try_from(to).unwrap_or(u32::MAX), Relaxed);
         }
+        row.full_milli
+            .store(fill.full_milli.min(1000) as u16, Relaxed);
+        row.measured.store(0, Relaxed);
         row.key.store(key.number(), Relaxed);
     }
 
@@ -515,8 +478,9 @@ impl Tally {
         let Some(row) = self.row(key) else { return };
         let ns = ns.max(LEAST_NS);
         let alone_ns = alone_ns.clamp(LEAST_NS, ns);
-        let count = row.measured.fetch_add(1, Relaxed).saturating_add(1);
-        let weight = u64::from(count).min(MEMORY);
+        let count = (row.measured.load(Relaxed) + 1).min(MEMORY);
+        row.measured.store(count, Relaxed);
+        let weight = u64::from(count);
         let mean = |old: u64, new: u64| (old * (weight - 1) + new) / weight;
         let least = match row.least_ns.load(Relaxed) {
             0 => ns,
@@ -552,23 +516,6 @@ mod tests {
         /// A launch on a GPU that is not shared.
         fn add(&self, key: Key, place: u64) -> bool {
             self.pass(Word::default(), key, true, place) == Step::Go
-        }
-    }
-
-    #[test]
-    fn grids_fill_a_gpu_by_hand() {
-        // SMs, resident blocks, blocks, warps: mean SMs and warps in thousandths
-        for (sms, resident, blocks, warps, fill) in [
-            (4, 2, 1, 8, (1000, 8000)),
-            (4, 2, 4, 8, (4000, 32_000)),
-            (4, 2, 6, 8, (4000, 48_000)),
-            (4, 2, 8, 8, (4000, 64_000)),
-            (4, 2, 9, 8, (2500, 36_000)), // a full round and one block
-            (4, 2, 24, 8, (4000, 64_000)),
-            (128, 6, 38, 8, (38_000, 304_000)),
-        ] {
-            let made = Fill::of_grid(sms, resident, blocks, warps);
-            assert_eq!((made.sms_milli, made.warps_milli), fill, "{blocks} blocks");
         }
     }
 

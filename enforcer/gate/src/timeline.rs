@@ -10,7 +10,7 @@
 
 use std::collections::VecDeque;
 
-use crate::{Fill, Key, Load, MARKERS, SAMPLE_NS};
+use crate::{Fill, Key, Load, MARKERS, Mean, SAMPLE_NS};
 
 /// Number of streams that are told apart; further streams share rows.
 const LANES: usize = 32;
@@ -69,14 +69,10 @@ impl Lane {
 /// What the measured launches of a stream tell about the others: sums in which older ones fade.
 #[derive(Debug, Clone, Copy, Default)]
 struct Seen {
-    /// Sum of durations.
-    ns: f64,
-    /// The part of it without waiting for other streams.
+    /// Their durations, and what they fill.
+    mean: Mean,
+    /// The part of their durations without waiting for other streams.
     needed_ns: f64,
-    /// The same times the SMs that they fill.
-    sm_ns: f64,
-    /// The part in which they fill all SMs.
-    full_ns: f64,
     /// Time in which the stream always had work, and the part of it that its launches explain: copies do not.
     held_ns: f64,
     given_ns: f64,
@@ -91,17 +87,18 @@ fn part(of: f64, whole: f64) -> f64 {
 }
 
 impl Seen {
-    fn launch(&mut self, ns: u64, expected_ns: Option<u64>, needed: f64, fill: Fill) {
+    fn launch(&mut self, ns: u64, expected_ns: Option<u64>, needed: f64, fill: Fill, sms: f64) {
         // Of short launches as many lie between two measured ones as fill that time.
         let stands_for = ns as f64 / expected_ns.unwrap_or(ns).clamp(1, SAMPLE_NS) as f64;
-        for (sum, of) in [
-            (&mut self.ns, 1.0),
-            (&mut self.needed_ns, needed),
-            (&mut self.sm_ns, fill.sms_milli as f64 / 1000.0),
-            (&mut self.full_ns, fill.full_milli as f64 / 1000.0),
-        ] {
-            *sum += stands_for * of - *sum / REMEMBERED;
-        }
+        let fades = 1.0 - 1.0 / REMEMBERED;
+        self.mean = self.mean.times(fades).plus(Mean::of(stands_for, fill, sms));
+        self.needed_ns = self.needed_ns * fades + stands_for * needed;
+    }
+
+    /// The room of launches that fill this much.
+    fn room(&self, sms: f64, warps: f64) -> f64 {
+        let room_of_warp = self.mean.room_of_warp();
+        room_of_warp.map_or(sms, |room| (room * warps).min(sms))
     }
 
     fn held(&mut self, ns: u64, given_ns: u64) {
@@ -146,6 +143,8 @@ struct Stretch {
     full: f64,
     sms: f64,
     warps: f64,
+    /// SMs that its blocks need as close together as they fit; what needs more than is left runs later.
+    room: f64,
     /// The part of it without waiting for other streams; while it waits, they have all SMs.
     needed: f64,
     /// Its SMs while it does not wait.
@@ -391,7 +390,7 @@ impl Timeline {
         if let Some(fill) = flying.fill.filter(|_| end > start) {
             alone = Some(self.alone(flying.lane, start, end, fill));
             let seen = &mut self.lanes[flying.lane].seen;
-            seen.launch(end - start, flying.expected_ns, needed, fill);
+            seen.launch(end - start, flying.expected_ns, needed, fill, self.sms);
         }
         if held {
             let seen = &mut self.lanes[flying.lane].seen;
@@ -416,16 +415,16 @@ impl Timeline {
     fn alone(&mut self, lane: usize, from_ns: u64, to_ns: u64, fill: Fill) -> u64 {
         let known = self.stretches.len();
         self.put_expected(to_ns, Some(lane));
-        let sms = fill.sms_milli as f64 / 1000.0;
+        let room = fill.room_milli as f64 / 1000.0;
         let (mut at, mut alone) = (from_ns, 0.0);
         while at < to_ns {
-            let (mut next, mut wanted) = (to_ns, sms);
+            let (mut next, mut wanted) = (to_ns, room);
             for other in self.stretches.iter().filter(|other| other.lane != lane) {
                 if other.from_ns > at {
                     next = next.min(other.from_ns);
                 } else if other.to_ns > at {
                     next = next.min(other.to_ns);
-                    wanted += other.sms;
+                    wanted += other.room;
                 }
             }
             alone += (next - at) as f64 * (self.sms / wanted.max(1e-9)).min(1.0);
@@ -441,15 +440,16 @@ impl Timeline {
         if gap == 0 || load.busy_ns == 0 {
             return;
         }
+        let seen = self.lanes[lane].seen;
         if lies == Lies::Throughout {
             let sms = load.sm_ns as f64 / gap as f64;
             let fit = part(self.sms, sms);
-            let seen = self.lanes[lane].seen;
+            let warps = load.warp_ns as f64 / gap as f64 * fit;
             let at_work = part(seen.given_ns, seen.held_ns);
-            let waits = 1.0 - part(seen.needed_ns, seen.ns);
+            let waits = 1.0 - part(seen.needed_ns, seen.mean.ns());
             let needed = 1.0 - at_work * waits;
             // While it is at work and does not wait, its launches may fill all SMs themselves.
-            let full = at_work * (1.0 - waits) * part(seen.full_ns, seen.ns) / needed.max(1e-9);
+            let full = at_work * (1.0 - waits) * seen.mean.full(self.sms) / needed.max(1e-9);
             self.put(Stretch {
                 lane,
                 from_ns,
@@ -459,13 +459,16 @@ impl Timeline {
                 needed,
                 full,
                 sms: sms * fit,
-                wide: (at_work * seen.sm_ns / seen.ns.max(1.0)).max(sms * fit),
-                warps: load.warp_ns as f64 / gap as f64 * fit,
+                wide: (at_work * seen.mean.sms()).max(sms * fit),
+                warps,
+                room: seen.room(sms * fit, warps),
             });
             return;
         }
         let busy = load.busy_ns as f64;
-        let (sms, warps) = (load.sm_ns as f64 / busy, load.warp_ns as f64 / busy);
+        let sms = load.sm_ns as f64 / busy;
+        let fit = part(self.sms, sms);
+        let (sms, warps) = (sms * fit, load.warp_ns as f64 / busy * fit);
         let stretch = Stretch {
             lane,
             from_ns,
@@ -473,10 +476,11 @@ impl Timeline {
             began_ns: 0,
             busy: 1.0,
             needed: 1.0,
-            wide: sms.min(self.sms),
+            wide: sms,
             full: 0.0,
-            sms: sms.min(self.sms),
-            warps: warps * (self.sms / sms.max(1e-9)).min(1.0),
+            sms,
+            warps,
+            room: seen.room(sms, warps),
         };
         if load.busy_ns >= gap {
             self.put(stretch);
@@ -508,6 +512,7 @@ impl Timeline {
             wide: fill.sms_milli as f64 / 1000.0,
             sms: fill.sms_milli as f64 / 1000.0,
             warps: fill.warps_milli as f64 / 1000.0,
+            room: fill.room_milli as f64 / 1000.0,
         });
     }
 
@@ -585,29 +590,30 @@ impl Timeline {
                         active[many] = (stretch.began_ns, i);
                         many += 1;
                     }
-                    let full = match stretch.began_ns {
-                        0 => stretch.full,
-                        _ => stretch.full.min(stretch.sms / self.sms),
+                    // The sum over a time without the part of it in which the stream waits.
+                    let (full, sms) = match stretch.began_ns {
+                        0 => (stretch.full, stretch.sms / stretch.needed.max(1e-9)),
+                        _ => (stretch.full.min(stretch.sms / self.sms), stretch.sms),
                     };
                     none_busy *= 1.0 - stretch.busy;
                     none_full *= (1.0 - full) * stretch.needed;
                     if full < 1.0 {
-                        partly += ((stretch.sms - full * self.sms) / (1.0 - full)).max(0.0);
+                        partly += ((sms - full * self.sms) / (1.0 - full)).max(0.0);
                     }
                     all_sms += stretch.sms;
                     wide += stretch.wide;
                 }
             }
             if many > 0 {
-                // The launch that began first gets the SMs first.
+                // The launch that began first gets its room first.
                 let active = &mut active[..many];
                 active.sort_unstable();
-                let (mut taken, mut warps) = (0.0, 0.0);
+                let (mut room, mut warps) = (self.sms, 0.0);
                 for (_, i) in active {
                     let stretch = left[*i];
-                    let takes = stretch.sms.min(self.sms - taken).max(0.0);
-                    taken += takes;
-                    warps += stretch.warps * takes / stretch.sms.max(1e-9);
+                    let takes = stretch.room.min(room);
+                    room -= takes;
+                    warps += stretch.warps * takes / stretch.room.max(1e-9);
                 }
                 let ns = (next - at) as f64;
                 let together = self.sms * (1.0 - none_full) + none_full * partly.min(self.sms);
@@ -617,7 +623,7 @@ impl Timeline {
                 };
                 sum.busy_ns += ns * (1.0 - none_busy);
                 sum.sm_ns += ns * sms;
-                sum.warp_ns += ns * warps * sms / taken.max(1e-9);
+                sum.warp_ns += ns * warps;
             }
             at = next;
         }
@@ -707,7 +713,7 @@ impl Timeline {
                     fill: Fill {
                         sms_milli: milli(after.sm_ns),
                         warps_milli: milli(after.warp_ns),
-                        full_milli: 0,
+                        ..Fill::default()
                     },
                 })
             }

@@ -10,8 +10,8 @@ use std::collections::VecDeque;
 
 use gshare_core::attribution::{Reading, Running, Times};
 use gshare_gate::{
-    CHUNK_NS, Current, Fill, Key, Load, MARKERS, Measure, Mode, Records, Step, Tally, Timeline,
-    Word,
+    CHUNK_NS, Current, Fill, Key, Load, MARKERS, Mean, Measure, Mode, Records, Step, Tally,
+    Timeline, Word,
 };
 use gshare_sim_board::{Finished, ImaginedBoard, Model, Shape, Work, resident_blocks};
 
@@ -396,21 +396,16 @@ impl Process {
             return (Self::key(at, kernel), fill(kernel));
         }
         // Like the shim: weighted by the measured duration of each kernel.
-        let mut sum = Load::default();
+        let (mut mean, sms) = (Mean::default(), f64::from(self.sms));
         for (at, kernel) in self.plan.kernels.iter().enumerate() {
-            let key = Self::key(at, kernel);
             let one = fill(kernel);
-            let known = self.proxy.tally.needs(key);
+            let known = self.proxy.tally.needs(Self::key(at, kernel));
             let warps = u64::from(kernel.shape.threads.div_ceil(32)) * kernel.shape.blocks;
             let rounds = warps * 1_000_000 / one.warps_milli.max(1);
-            sum = sum.plus(known.unwrap_or_else(|| one.during(rounds)));
+            let ns = known.map_or(rounds, |load| load.busy_ns);
+            mean = mean.plus(Mean::of(ns as f64, one, sms));
         }
-        let mean = |ns: u64| ns * 1000 / sum.busy_ns.max(1);
-        let fill = Fill {
-            sms_milli: mean(sum.sm_ns),
-            warps_milli: mean(sum.warp_ns),
-            full_milli: 0,
-        };
+        let fill = mean.fill(sms).unwrap_or_default();
         (Key::graph(0x9000), fill)
     }
 

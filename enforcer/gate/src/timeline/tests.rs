@@ -42,6 +42,31 @@ fn waves_and_tails_of_two_streams_fill_each_other() {
     assert!((both - 0.85).abs() < 0.001, "{both}");
 }
 
+/// Mean warps of two launches side by side, each of this fill.
+fn warps_together(one: Fill, other: Fill) -> f64 {
+    let mut timeline = Timeline::default();
+    for (place, fill) in [(1, one), (2, other)] {
+        timeline.issued(place, place, Load::default(), Some(fill), None);
+    }
+    for place in [1, 2] {
+        timeline.landed(10 * MS, place, Some((place, 10 * MS)), 10, None, |_| None);
+    }
+    timeline.tell(10 * MS).0.warp_ns as f64 / (10 * MS) as f64
+}
+
+#[test]
+fn blocks_of_two_streams_share_sms_while_there_is_room() {
+    let near = |a: f64, b: f64| assert!((a - b).abs() < 0.01, "{a} of {b}");
+    // A block on each SM, of which four fit: there is room for both.
+    let (all, few) = (Fill::of_grid(10, 4, 10, 8), Fill::of_grid(10, 2, 6, 3));
+    near(warps_together(all, few), 80.0 + 18.0);
+    // The first has half of the room of each SM, and the second needs all of it: a half of its blocks are there.
+    let (half, whole) = (Fill::of_grid(10, 4, 20, 4), Fill::of_grid(10, 2, 20, 8));
+    near(warps_together(half, whole), 80.0 + 80.0);
+    // The first has all of it.
+    near(warps_together(whole, half), 160.0);
+}
+
 #[test]
 fn what_lies_between_two_measured_launches_counts_by_its_sum() {
     let fill = Fill::of_grid(10, 1, 5, 4);

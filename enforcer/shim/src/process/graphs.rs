@@ -1,8 +1,8 @@
 //! The work of a member's graphs, read from their nodes, and the charge of their memory.
 
-use std::sync::{MutexGuard, PoisonError};
+use std::sync::{MutexGuard, PoisonError, atomic::Ordering};
 
-use gshare_gate::{Fill, Key, Load};
+use gshare_gate::{Fill, Key, Mean};
 
 use super::Process;
 use crate::{
@@ -17,31 +17,27 @@ use crate::{
     reservation::Reservation,
 };
 
-/// The fill of a graph's kernels, averaged over their durations.
+/// A graph's kernels together.
 #[derive(Debug, Default)]
-struct Mean {
-    total: Load,
+struct Kernels {
+    known: Mean,
     /// The same without measurements: kernels count by their rounds of blocks.
-    rounds: Load,
+    rounds: Mean,
+    /// Number of SMs.
+    sms: f64,
     unknown: bool,
     /// Some nodes may wait for something other than the GPU, and some that are no kernels take time.
     waits: bool,
     more: bool,
 }
 
-impl Mean {
+impl Kernels {
     fn fill(&self) -> Option<Fill> {
-        let load = if self.unknown {
-            self.rounds
+        if self.unknown {
+            self.rounds.fill(self.sms)
         } else {
-            self.total
-        };
-        let part = |ns: u64| (u128::from(ns) * 1000).checked_div(u128::from(load.busy_ns));
-        Some(Fill {
-            sms_milli: u64::try_from(part(load.sm_ns)?).ok()?,
-            warps_milli: u64::try_from(part(load.warp_ns)?).ok()?,
-            full_milli: 0,
-        })
+            self.known.fill(self.sms)
+        }
     }
 }
 
@@ -51,15 +47,15 @@ const DEEPEST: u32 = 16;
 impl Work {
     pub(crate) fn of(process: &Process, graph: Handle) -> Self {
         let mut work = Self::default();
-        let mut mean = Mean::default();
-        work.add(process, graph, DEEPEST, &mut mean);
-        work.fill = mean.fill();
-        let known = mean.waits && !mean.unknown && !mean.more;
-        work.own_ns = known.then_some(mean.total.busy_ns);
+        let mut kernels = Kernels::default();
+        work.add(process, graph, DEEPEST, &mut kernels);
+        work.fill = kernels.fill();
+        let known = kernels.waits && !kernels.unknown && !kernels.more;
+        work.own_ns = known.then_some(kernels.known.ns() as u64);
         work
     }
 
-    fn add(&mut self, process: &Process, graph: Handle, deeper: u32, mean: &mut Mean) {
+    fn add(&mut self, process: &Process, graph: Handle, deeper: u32, kernels: &mut Kernels) {
         let helpers = driver::helpers();
         let (Some(nodes_of), Some(kind_of)) = (helpers.graph_nodes, helpers.node_kind) else {
             return;
@@ -94,7 +90,7 @@ impl Work {
                         .as_ref()
                         .and_then(|p| process.meet_kernel(p.function()));
                     self.local = self.local.max(local.unwrap_or(0));
-                    mean.add(process, params);
+                    kernels.add(process, params);
                 }
                 NODE_ALLOC => self.add_memory(process, node),
                 NODE_GRAPH if deeper > 0 => {
@@ -102,12 +98,12 @@ impl Work {
                     let ask = helpers.child_graph;
                     // SAFETY: as above.
                     if ask.is_some_and(|ask| unsafe { ask(node, &raw mut inner) } == SUCCESS) {
-                        self.add(process, inner, deeper - 1, mean);
+                        self.add(process, inner, deeper - 1, kernels);
                     }
                 }
-                kind if NODES_THAT_WAIT.contains(&kind) => mean.waits = true,
+                kind if NODES_THAT_WAIT.contains(&kind) => kernels.waits = true,
                 kind if NODES_OF_NO_TIME.contains(&kind) => {}
-                _ => mean.more = true,
+                _ => kernels.more = true,
             }
         }
     }
@@ -130,7 +126,7 @@ impl Work {
     }
 }
 
-impl Mean {
+impl Kernels {
     /// Adds a kernel with its measured duration outside graphs, else with its rounds of blocks.
     fn add(&mut self, process: &Process, params: Option<KernelNode>) {
         let gpu = match process.gpus.as_slice() {
@@ -155,11 +151,13 @@ impl Mean {
         let known = gpu.tally.known(key);
         let fill = known.map(|(fill, _)| fill).or_else(|| grid.fill(gpu));
         let Some(fill) = fill else { return };
+        self.sms = f64::from(gpu.sms.load(Ordering::Relaxed));
         let warps = grid.threads.div_ceil(32).saturating_mul(grid.blocks);
         let rounds = warps.saturating_mul(1_000_000) / fill.warps_milli.max(1);
-        self.rounds = self.rounds.plus(fill.during(rounds));
+        let over = |ns: u64| Mean::of(ns as f64, fill, self.sms);
+        self.rounds = self.rounds.plus(over(rounds));
         match gpu.tally.needs(key) {
-            Some(load) => self.total = self.total.plus(load),
+            Some(load) => self.known = self.known.plus(over(load.busy_ns)),
             None => self.unknown = true,
         }
     }
