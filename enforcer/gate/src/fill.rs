@@ -58,6 +58,10 @@ fn square(mean: f64, full: f64) -> f64 {
     full + (1.0 - full) * rest * rest
 }
 
+fn over(sum: f64, ns: f64) -> f64 {
+    if ns > 0.0 { sum / ns } else { 0.0 }
+}
+
 /// Kernels one after the other, taken together: what they fill on average and how unevenly. Of two streams that fill
 /// a GPU by halves, one kernel waits for the other only if they are uneven.
 #[derive(Debug, Clone, Copy, Default)]
@@ -124,7 +128,7 @@ impl Mean {
     /// SMs in use on average.
     #[must_use]
     pub fn sms(&self) -> f64 {
-        self.sm_ns / self.ns.max(1.0)
+        over(self.sm_ns, self.ns)
     }
 
     /// SMs that a warp needs, as close together as they fit; `None` without any.
@@ -137,7 +141,7 @@ impl Mean {
     #[must_use]
     pub fn full(&self, sms: f64) -> f64 {
         let mean = self.sms() / sms.max(1.0);
-        let square = self.square_ns / self.ns.max(1.0);
+        let square = over(self.square_ns, self.ns);
         if mean >= 1.0 {
             return 1.0;
         }

@@ -25,6 +25,8 @@ const ROWS: usize = 2048;
 const CELLS: usize = 128;
 /// Predicted GPU time of a stream between two measurements, in nanoseconds; varied from half of it to three halves.
 pub const SAMPLE_NS: u64 = 4_000_000;
+/// Predicted GPU time of a stream after which it is measured along with another one.
+const TOGETHER_NS: u64 = SAMPLE_NS / 4;
 /// After this many measurements an average follows the newest ones.
 const MEMORY: u16 = 16;
 /// The need of a kernel rises by this part of the duration of launches that wait for others.
@@ -93,6 +95,9 @@ struct Row {
     /// Duration alone on the GPU, above [`HOW`]; 0 before the first measurement.
     known: AtomicU64,
 }
+
+// What a launch reads is in one line of the processor's cache.
+const _: () = assert!(size_of::<Row>() == 64);
 
 impl Row {
     fn fill(&self) -> Fill {
@@ -435,6 +440,14 @@ impl Tally {
         let cell = self.claim(place);
         let load = cell.take();
         self.go_on(cell);
+        // The other streams' next ones are measured too: only then it is seen what ran side by side.
+        let others = self.cells.iter().filter(|other| {
+            let tag = other.tag.load(Relaxed);
+            tag != 0 && tag != place && other.busy_ns.load(Relaxed) >= TOGETHER_NS
+        });
+        for other in others {
+            other.limit_ns.store(0, Relaxed);
+        }
         load
     }
 
@@ -478,9 +491,11 @@ impl Tally {
         let Some(row) = self.row(key) else { return };
         let ns = ns.max(LEAST_NS);
         let alone_ns = alone_ns.clamp(LEAST_NS, ns);
-        let count = (row.measured.load(Relaxed) + 1).min(MEMORY);
-        row.measured.store(count, Relaxed);
-        let weight = u64::from(count);
+        let weight = match row.measured.load(Relaxed) {
+            before if before < MEMORY => row.measured.fetch_add(1, Relaxed) + 1,
+            _ => MEMORY,
+        };
+        let weight = u64::from(weight);
         let mean = |old: u64, new: u64| (old * (weight - 1) + new) / weight;
         let least = match row.least_ns.load(Relaxed) {
             0 => ns,

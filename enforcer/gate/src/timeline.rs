@@ -135,8 +135,8 @@ struct Stretch {
     lane: usize,
     from_ns: u64,
     to_ns: u64,
-    /// When it began: 0 for several launches of which no single one is known. The launch that began first gets the SMs
-    /// first.
+    /// When it began: 0 for several launches of which no single one is known. The launch that began first gets its
+    /// room first.
     began_ns: u64,
     /// Means over that time: parts with any SM and with all SMs in use, SMs, warps.
     busy: f64,

@@ -395,17 +395,25 @@ impl Process {
             let kernel = &self.plan.kernels[at];
             return (Self::key(at, kernel), fill(kernel));
         }
-        // Like the shim: weighted by the measured duration of each kernel.
-        let (mut mean, sms) = (Mean::default(), f64::from(self.sms));
-        for (at, kernel) in self.plan.kernels.iter().enumerate() {
-            let one = fill(kernel);
-            let known = self.proxy.tally.needs(Self::key(at, kernel));
-            let warps = u64::from(kernel.shape.threads.div_ceil(32)) * kernel.shape.blocks;
-            let rounds = warps * 1_000_000 / one.warps_milli.max(1);
-            let ns = known.map_or(rounds, |load| load.busy_ns);
-            mean = mean.plus(Mean::of(ns as f64, one, sms));
-        }
-        let fill = mean.fill(sms).unwrap_or_default();
+        // Like the shim: by the measured duration of each kernel, or by the rounds of all.
+        let sms = f64::from(self.sms);
+        let kernels = self.plan.kernels.iter().enumerate();
+        let known: Option<Mean> = kernels
+            .map(|(at, kernel)| {
+                let load = self.proxy.tally.needs(Self::key(at, kernel))?;
+                Some(Mean::of(load.busy_ns as f64, fill(kernel), sms))
+            })
+            .try_fold(Mean::default(), |sum, one| Some(sum.plus(one?)));
+        let rounds = || {
+            let kernels = self.plan.kernels.iter().map(|kernel| {
+                let one = fill(kernel);
+                let warps = u64::from(kernel.shape.threads.div_ceil(32)) * kernel.shape.blocks;
+                let rounds = warps as f64 * 1e6 / one.warps_milli.max(1) as f64;
+                Mean::of(rounds, one, sms)
+            });
+            kernels.fold(Mean::default(), Mean::plus)
+        };
+        let fill = known.unwrap_or_else(rounds).fill(sms).unwrap_or_default();
         (Key::graph(0x9000), fill)
     }
 

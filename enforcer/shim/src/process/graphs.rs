@@ -148,9 +148,12 @@ impl Kernels {
             shared: params.shared,
         };
         let key = Key::kernel(grid.function, grid.blocks, grid.threads);
-        let known = gpu.tally.known(key);
-        let fill = known.map(|(fill, _)| fill).or_else(|| grid.fill(gpu));
-        let Some(fill) = fill else { return };
+        let known = gpu.tally.known(key).map(|(fill, _)| fill);
+        let known = known.filter(|fill| fill.warps_milli > 0);
+        let Some(fill) = known.or_else(|| grid.fill(gpu)) else {
+            self.unknown = true;
+            return;
+        };
         self.sms = f64::from(gpu.sms.load(Ordering::Relaxed));
         let warps = grid.threads.div_ceil(32).saturating_mul(grid.blocks);
         let rounds = warps.saturating_mul(1_000_000) / fill.warps_milli.max(1);

@@ -26,6 +26,11 @@ impl Shape {
     pub fn warps(&self) -> u32 {
         self.threads.div_ceil(32).max(1)
     }
+
+    /// Registers of a warp: they are allocated in units of 256.
+    pub(crate) fn regs_per_warp(&self) -> u32 {
+        (self.regs.max(1) * 32).next_multiple_of(256)
+    }
 }
 
 /// Path of a copy. Each route is a queue of its own beside the SMs; concurrent copies on a route share it evenly.
@@ -72,8 +77,12 @@ pub struct Transfer {
 /// Resident blocks of this shape per SM; 0 if the block does not fit.
 #[must_use]
 pub fn resident_blocks(model: &Model, shape: &Shape) -> u32 {
-    let block = Room::of_block(model, shape);
-    block.map_or(0, |block| Room::of_sm(model).holds(block))
+    let Some(block) = Room::of_block(model, shape) else {
+        return 0;
+    };
+    // Warps get registers in groups of four.
+    let by_regs = (model.regs_per_sm / shape.regs_per_warp()) / 4 * 4 / shape.warps();
+    Room::of_sm(model).holds(block).min(by_regs)
 }
 
 /// A part of a kernel's run with constant demand.

@@ -29,23 +29,18 @@ impl Room {
         }
     }
 
-    /// `None` for a block that no SM can hold.
+    /// What a block needs; `None` if no GPU of the model can run it.
     pub(crate) fn of_block(model: &Model, shape: &Shape) -> Option<Room> {
         if !(1..=1024).contains(&shape.threads) || shape.shared > model.shared_optin {
             return None;
         }
-        let warps = shape.warps();
-        // Registers are allocated per warp in units of 256, warps in groups of four.
-        let regs_per_warp = (shape.regs.max(1) * 32).next_multiple_of(256);
-        let blocks = (model.regs_per_sm / regs_per_warp) / 4 * 4 / warps;
-        let block = Room {
-            warps,
-            regs: model.regs_per_sm.checked_div(blocks)?,
+        Some(Room {
+            warps: shape.warps(),
+            regs: shape.regs_per_warp() * shape.warps(),
             // The driver keeps 1 KiB of shared memory for each resident block.
             shared: shape.shared.saturating_add(1024).next_multiple_of(128),
             blocks: 1,
-        };
-        (Room::of_sm(model).holds(block) > 0).then_some(block)
+        })
     }
 
     /// Number of such blocks that fit.
@@ -124,9 +119,9 @@ impl Floor {
             let sms = best.sms.min(wanted);
             // As many on each SM as bring it down to the next ones.
             let next = groups.iter().map(|g| g.left.warps);
-            let next = next.filter(|warps| *warps < best.left.warps).max();
+            let next = next.filter(|warps| *warps <= best.left.warps).max();
             let above = best.left.warps - next.unwrap_or(0);
-            let times = above.div_ceil(needs.warps.max(1));
+            let times = above.div_ceil(needs.warps.max(1)).max(1);
             let times = times.min(best.left.holds(needs));
             let times = u64::from(times).min(wanted / sms).max(1);
             place.blocks += sms * times;
@@ -190,13 +185,18 @@ mod tests {
         let second = floor.place(20, block(32, 32_768, 1024));
         assert_eq!(second, place(14, 10, 4));
         assert_eq!(floor.place(1, block(1, 256, 1024)), Place::default());
-        // What the first kernel leaves over of one thing is not needed by the second.
+        // Registers are gone, warps are left.
         let mut floor = Floor::new(10, SM);
         floor.place(1000, block(2, 32_768, 1024));
         assert_eq!(floor.place(1000, block(2, 1, 1024)), Place::default());
+        // Shared memory is gone, warps are left.
         let mut floor = Floor::new(10, SM);
         floor.place(1000, block(4, 1_024, 100 << 10));
-        let beside = floor.place(1000, block(8, 2_048, 1024));
-        assert_eq!(beside, place(70, 10, 0));
+        assert_eq!(floor.place(1000, block(8, 2_048, 1024)), place(70, 10, 0));
+        // SMs with as much left get blocks in turn.
+        let mut floor = Floor::new(10, SM);
+        floor.place(6, block(32, 256, 1024));
+        floor.place(8, block(16, 256, 1024));
+        assert_eq!(floor.place(10, block(8, 256, 1024)), place(10, 10, 0));
     }
 }

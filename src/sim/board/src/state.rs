@@ -222,6 +222,8 @@ pub(crate) struct Kernel {
     pub needs: Room,
     pub phase_blocks: [u64; 2],
     pub phase_ns: [f64; 2],
+    /// All blocks are given out when this much of the first phase is left.
+    pub given_ns: f64,
     /// 0 for a kernel, else the route of a copy of `bytes` bytes.
     pub route: u64,
     pub bytes: u64,
@@ -251,7 +253,7 @@ const _: () = assert!(size_of::<Mark>() == 32);
 const _: () = assert!(size_of::<Gpu>() == 736);
 const _: () = assert!(size_of::<Proc>() == 96);
 const _: () = assert!(size_of::<Use>() == 416);
-const _: () = assert!(size_of::<Kernel>() == 200);
+const _: () = assert!(size_of::<Kernel>() == 208);
 const _: () = assert!(
     size_of::<State>()
         == size_of::<Head>()

@@ -17,7 +17,7 @@ use super::{
     DONE, FAILED, FREE, Gpu, Kernel, MARK_NS, MARKS, MAX_DEPS, MAX_KERNELS, MAX_PENDING, Mark,
     PENDING, RUNNING, State,
 };
-use crate::cost::{Shape, Transfer, phases};
+use crate::cost::{Shape, Transfer, phases, resident_blocks};
 use crate::error::BoardError;
 use crate::nature::{self, Felt, Habit};
 use crate::room::{Floor, Place, Room};
@@ -72,6 +72,14 @@ impl Kernel {
     fn phase(&self) -> Option<usize> {
         (0..2).find(|&p| self.phase_ns[p] > 0.0 && self.phase_blocks[p] > 0)
     }
+
+    /// Length of a phase until something changes.
+    fn left_ns(&self, phase: usize) -> f64 {
+        match self.phase_ns[phase] - self.given_ns {
+            more if phase == 0 && more > 0.0 => more,
+            _ => self.phase_ns[phase],
+        }
+    }
 }
 
 impl State {
@@ -90,8 +98,10 @@ impl State {
         }
         let (mut resident, mut phase, mut needs) = (0, None, Room::default());
         if let Some(shape) = &s.shape {
-            needs = Room::of_block(model, shape).ok_or(BoardError::TooLarge)?;
-            resident = Room::of_sm(model).holds(needs);
+            resident = resident_blocks(model, shape);
+            needs = Room::of_block(model, shape)
+                .filter(|_| resident > 0)
+                .ok_or(BoardError::TooLarge)?;
             phase = Some(phases(sms, resident, shape.blocks, s.block_ns.max(1)));
         }
         if let Some(transfer) = &s.transfer {
@@ -121,6 +131,13 @@ impl State {
             let (drawn, bent) = nature::bend(self.head.nature, owner, ticket, shape, plain);
             (habit, phase) = (drawn, Some(bent));
         }
+        let mut given_ns = 0.0;
+        if let (Some(shape), Some([full, _])) = (&s.shape, phase) {
+            let wave = u64::from(sms) * u64::from(resident);
+            if shape.blocks.is_multiple_of(wave) {
+                given_ns = full.ns / (shape.blocks / wave) as f64;
+            }
+        }
         self.kernels[row] = Kernel {
             state: PENDING,
             ticket,
@@ -132,6 +149,7 @@ impl State {
             resident: u64::from(resident),
             phase_blocks: phase.map_or([0; 2], |p| p.map(|p| p.blocks)),
             phase_ns: phase.map_or([0.0; 2], |p| p.map(|p| p.ns)),
+            given_ns,
             route: s.transfer.map_or(0, |t| t.route as u64),
             bytes: s.transfer.map_or(0, |t| t.bytes),
             ready_ns: self.head.now_ns.saturating_add(way),
@@ -447,7 +465,7 @@ impl State {
                 } else {
                     Place::default()
                 };
-                is_given_out &= p == 1 && place.blocks == blocks;
+                is_given_out &= (p == 1 || k.phase_ns[0] <= k.given_ns) && place.blocks == blocks;
                 share.rate = slice * place.blocks as f64 / blocks as f64;
                 share.sms = slice * place.fresh as f64;
                 share.part = place.sms as f64 / f64::from(gpu.model().sms);
@@ -489,7 +507,7 @@ impl State {
             for s in &shares {
                 let k = &self.kernels[s.row];
                 if let Some(p) = k.phase().filter(|_| s.rate > 0.0) {
-                    let left = (k.phase_ns[p] / s.rate).ceil().max(1.0);
+                    let left = (k.left_ns(p) / s.rate).ceil().max(1.0);
                     until = until.min(now.saturating_add(left as u64));
                 }
             }

@@ -140,6 +140,18 @@ fn a_later_kernel_waits_until_an_earlier_one_has_given_out_its_blocks() {
     assert_eq!((end(&s, first), end(&s, second)), (Some(300), Some(250)));
 }
 
+#[test]
+fn a_later_kernel_goes_beside_the_last_round() {
+    let (mut s, a) = state(&["h100"]);
+    // Two rounds of two blocks with 100 KiB of shared memory, which leave most warps of an SM.
+    let mut work = kernel(0, 1, 528, 128, 100);
+    work.shape.as_mut().expect("a kernel").shared = 100 << 10;
+    let first = s.submit(a, &work).expect("ok");
+    let second = s.submit(a, &kernel(0, 1, 132, 1024, 50)).expect("ok");
+    s.advance(1_000 * US);
+    assert_eq!((end(&s, first), end(&s, second)), (Some(200), Some(150)));
+}
+
 /// The stream whose kernel began first goes on first, whatever was launched first.
 #[test]
 fn kernels_get_sms_in_the_order_in_which_they_begin() {
