@@ -10,7 +10,7 @@
 //!
 //! A launch touches a row of its kind and a cell of its stream, with plain loads and stores. Threads may read and write
 //! a row at once: a race can yield the figure of another kernel, which is an estimate like any other and is corrected
-//! by the next measurement. Each thread writes cells of its own.
+//! by the next measurement. Each thread writes cells of its own; a measurement ends the time in which others only count.
 
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
 
@@ -574,6 +574,35 @@ mod tests {
         total.busy_ns += measured * 100_000;
         assert_eq!(total.busy_ns, 1_000_000_000, "nothing is lost");
         assert!((150..400).contains(&measured), "{measured} measurements");
+    }
+
+    #[test]
+    fn streams_are_measured_together() {
+        let tally = Tally::default();
+        let key = Key::kernel(0x5000, 4, 256);
+        tally.know(key, Fill::of_grid(4, 2, 4, 8));
+        tally.learn(key, 100_000, 100_000);
+        let streams = [7, 8, 9];
+        for stream in streams {
+            tally.begin(stream);
+        }
+        // Two streams in turn, and one that hardly launches.
+        let mut measured = Vec::new();
+        for i in 0..20_000 {
+            let stream = if i % 100 == 0 { 9 } else { streams[i % 2] };
+            if !tally.add(key, stream) {
+                tally.begin(stream);
+                measured.push((stream, i));
+            }
+        }
+        let both: Vec<_> = measured.iter().filter(|(s, _)| *s != 9).collect();
+        let alone = both
+            .chunk_by(|a, b| b.1 - a.1 <= 2)
+            .filter(|of| of.len() < 2);
+        assert!(both.len() > 200, "{}", both.len());
+        assert!(alone.count() < both.len() / 20, "{both:?}");
+        let third = measured.len() - both.len();
+        assert!((3..30).contains(&third), "{third} of its 200 launches");
     }
 
     #[test]
