@@ -10,7 +10,7 @@
 //!
 //! A launch touches a row of its kind and a cell of its stream, with plain loads and stores. Threads may read and write
 //! a row at once: a race can yield the figure of another kernel, which is an estimate like any other and is corrected
-//! by the next measurement. Each thread writes cells of its own; a measurement ends the time in which others only count.
+//! by the next measurement. Each thread writes cells of its own, and ends the time in which others only count.
 
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
 

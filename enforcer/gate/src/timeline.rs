@@ -475,9 +475,10 @@ impl Timeline {
             to_ns,
             began_ns: 0,
             busy: 1.0,
-            needed: 1.0,
+            // Its launches are as uneven as others, and count without their waiting.
+            needed: part(sms, seen.mean.sms()),
             wide: sms,
-            full: 0.0,
+            full: seen.mean.full(self.sms),
             sms,
             warps,
             room: seen.room(sms, warps),
