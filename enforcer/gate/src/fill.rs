@@ -65,7 +65,7 @@ fn over(sum: f64, ns: f64) -> f64 {
 /// Kernels one after the other, taken together: what they fill on average and how unevenly. Of two streams that fill
 /// a GPU by halves, one kernel waits for the other only if they are uneven.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Mean {
+pub(crate) struct Mean {
     ns: f64,
     /// The same times the SMs that they fill.
     sm_ns: f64,
@@ -77,8 +77,7 @@ pub struct Mean {
 
 impl Mean {
     /// A kernel of this duration on a GPU of `sms` SMs.
-    #[must_use]
-    pub fn of(ns: f64, fill: Fill, sms: f64) -> Mean {
+    pub(crate) fn of(ns: f64, fill: Fill, sms: f64) -> Mean {
         let [in_use, warps, full, room] = [
             fill.sms_milli,
             fill.warps_milli,
@@ -96,8 +95,7 @@ impl Mean {
     }
 
     /// Both.
-    #[must_use]
-    pub fn plus(self, other: Mean) -> Mean {
+    pub(crate) fn plus(self, other: Mean) -> Mean {
         Mean {
             ns: self.ns + other.ns,
             sm_ns: self.sm_ns + other.sm_ns,
@@ -108,8 +106,7 @@ impl Mean {
     }
 
     /// This part of it.
-    #[must_use]
-    pub fn times(self, part: f64) -> Mean {
+    pub(crate) fn times(self, part: f64) -> Mean {
         Mean {
             ns: self.ns * part,
             sm_ns: self.sm_ns * part,
@@ -120,26 +117,22 @@ impl Mean {
     }
 
     /// Sum of durations, in nanoseconds.
-    #[must_use]
-    pub fn ns(&self) -> f64 {
+    pub(crate) fn ns(&self) -> f64 {
         self.ns
     }
 
     /// SMs in use on average.
-    #[must_use]
-    pub fn sms(&self) -> f64 {
+    pub(crate) fn sms(&self) -> f64 {
         over(self.sm_ns, self.ns)
     }
 
     /// SMs that a warp needs, as close together as they fit; `None` without any.
-    #[must_use]
-    pub fn room_of_warp(&self) -> Option<f64> {
+    pub(crate) fn room_of_warp(&self) -> Option<f64> {
         (self.warp_ns > 0.0).then(|| self.room_ns / self.warp_ns)
     }
 
     /// The part of the time with all SMs in use, if the others are in use evenly.
-    #[must_use]
-    pub fn full(&self, sms: f64) -> f64 {
+    pub(crate) fn full(&self, sms: f64) -> f64 {
         let mean = self.sms() / sms.max(1.0);
         let square = over(self.square_ns, self.ns);
         if mean >= 1.0 {
@@ -151,8 +144,7 @@ impl Mean {
     }
 
     /// The fill of all of them together, on a GPU of `sms` SMs; `None` without any.
-    #[must_use]
-    pub fn fill(&self, sms: f64) -> Option<Fill> {
+    pub(crate) fn fill(&self, sms: f64) -> Option<Fill> {
         let milli = |of: f64| (of * 1000.0).round() as u64;
         (self.ns > 0.0).then(|| Fill {
             sms_milli: milli(self.sms()),
@@ -160,6 +152,51 @@ impl Mean {
             full_milli: milli(self.full(sms)),
             room_milli: milli(self.room_ns / self.ns),
         })
+    }
+}
+
+/// A graph's kernels together: by their measured durations, or by their rounds of blocks if one of them has none.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Kernels {
+    known: Mean,
+    rounds: Mean,
+    unknown: bool,
+    sms: f64,
+}
+
+impl Kernels {
+    /// A kernel of so many warps on a GPU of `sms` SMs; `needs` is its load outside graphs.
+    pub fn add(&mut self, fill: Fill, warps: u64, needs: Option<Load>, sms: u32) {
+        self.sms = f64::from(sms);
+        let over = |ns: u64| Mean::of(ns as f64, fill, self.sms);
+        let rounds = warps.saturating_mul(1_000_000) / fill.warps_milli.max(1);
+        self.rounds = self.rounds.plus(over(rounds));
+        match needs {
+            Some(load) => self.known = self.known.plus(over(load.busy_ns)),
+            None => self.unknown = true,
+        }
+    }
+
+    /// A kernel of which nothing is known.
+    pub fn add_unknown(&mut self) {
+        self.unknown = true;
+    }
+
+    /// What they fill; `None` if no grid is known.
+    #[must_use]
+    pub fn fill(&self) -> Option<Fill> {
+        let mean = if self.unknown {
+            self.rounds
+        } else {
+            self.known
+        };
+        mean.fill(self.sms)
+    }
+
+    /// Their durations one after the other, if all are known.
+    #[must_use]
+    pub fn busy_ns(&self) -> Option<u64> {
+        (!self.unknown).then_some(self.known.ns() as u64)
     }
 }
 

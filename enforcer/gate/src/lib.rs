@@ -26,7 +26,7 @@ mod word;
 
 pub use arbiter::{Arbiter, Claim, Order, Process};
 pub use durations::{Expected, Key, LEAST_NS, Measure, Records};
-pub use fill::{Fill, Mean};
+pub use fill::{Fill, Kernels};
 pub use member::{Learnt, MARKERS, Member, Rest, Signals, Verdict, View};
 pub use tally::{Load, SAMPLE_NS, Step, Tally, place};
 pub use timeline::{Current, Timeline};

@@ -534,6 +534,14 @@ mod tests {
         }
     }
 
+    /// A table that knows a kind of launches of this duration.
+    fn known(ns: u64) -> (Tally, Key) {
+        let (tally, key) = (Tally::default(), Key::kernel(0x5000, 4, 256));
+        tally.know(key, Fill::of_grid(4, 2, 4, 8));
+        tally.learn(key, ns, ns);
+        (tally, key)
+    }
+
     #[test]
     fn a_launch_counts_once_its_kind_was_measured() {
         let tally = Tally::default();
@@ -558,10 +566,7 @@ mod tests {
 
     #[test]
     fn every_few_milliseconds_one_is_measured() {
-        let tally = Tally::default();
-        let key = Key::kernel(0x5000, 4, 256);
-        tally.know(key, Fill::of_grid(4, 2, 4, 8));
-        tally.learn(key, 100_000, 100_000);
+        let (tally, key) = known(100_000);
         let (mut total, mut measured) = (Load::default(), 0);
         for _ in 0..10_000 {
             if !tally.add(key, 7) {
@@ -578,10 +583,7 @@ mod tests {
 
     #[test]
     fn streams_are_measured_together() {
-        let tally = Tally::default();
-        let key = Key::kernel(0x5000, 4, 256);
-        tally.know(key, Fill::of_grid(4, 2, 4, 8));
-        tally.learn(key, 100_000, 100_000);
+        let (tally, key) = known(100_000);
         let streams = [7, 8, 9];
         for stream in streams {
             tally.begin(stream);
@@ -607,26 +609,20 @@ mod tests {
 
     #[test]
     fn a_stream_that_is_not_measured_goes_on_being_counted() {
-        let tally = Tally::default();
-        let key = Key::kernel(0x5000, 4, 256);
-        let fill = Fill::of_grid(4, 2, 4, 8);
-        tally.know(key, fill);
-        tally.learn(key, 10_000, 10_000);
+        let (tally, key) = known(10_000);
         // No measurement is possible: the GPU is far behind.
         let looks = (0..10_000)
             .filter(|_| !tally.add(key, 7))
             .map(|_| assert_eq!(tally.add_unmeasured(key, 7), None))
             .count();
         assert!((10..40).contains(&looks), "{looks} of 10000 looked closer");
+        let fill = Fill::of_grid(4, 2, 4, 8);
         assert_eq!(tally.begin(7), fill.during(10_000).times(10_000));
     }
 
     #[test]
     fn streams_that_meet_in_one_place_do_not_drive_each_other_out() {
-        let tally = Tally::default();
-        let key = Key::kernel(0x5000, 4, 256);
-        tally.know(key, Fill::of_grid(4, 2, 4, 8));
-        tally.learn(key, 1000, 1000);
+        let (tally, key) = known(1000);
         let home = |stream: u64| std::ptr::from_ref(tally.places(stream)[0]);
         let other = (2..10_000).find(|stream| home(*stream) == home(1));
         let Some(other) = other else {

@@ -10,7 +10,7 @@
 
 use std::collections::VecDeque;
 
-use crate::{Fill, Key, Load, MARKERS, Mean, SAMPLE_NS};
+use crate::{Fill, Key, Load, MARKERS, SAMPLE_NS, fill::Mean};
 
 /// Number of streams that are told apart; further streams share rows.
 const LANES: usize = 32;

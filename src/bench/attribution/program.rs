@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 
 use gshare_core::attribution::{Reading, Running, Times};
 use gshare_gate::{
-    CHUNK_NS, Current, Fill, Key, Load, MARKERS, Mean, Measure, Mode, Records, Step, Tally,
+    CHUNK_NS, Current, Fill, Kernels, Key, Load, MARKERS, Measure, Mode, Records, Step, Tally,
     Timeline, Word,
 };
 use gshare_sim_board::{Finished, ImaginedBoard, Model, Shape, Work, resident_blocks};
@@ -387,7 +387,7 @@ impl Process {
     /// What the proxy knows about a launch: its key, and the occupancy according to the driver's calculator.
     fn known_as(&self, at: usize, count: usize, model: &Model) -> (Key, Fill) {
         let fill = |kernel: &Kernel| {
-            let warps = kernel.shape.threads.div_ceil(32);
+            let warps = kernel.shape.warps();
             let resident = resident_blocks(model, &kernel.shape);
             Fill::of_grid(self.sms, resident, kernel.shape.blocks, warps)
         };
@@ -395,25 +395,13 @@ impl Process {
             let kernel = &self.plan.kernels[at];
             return (Self::key(at, kernel), fill(kernel));
         }
-        // Like the shim: by the measured duration of each kernel, or by the rounds of all.
-        let sms = f64::from(self.sms);
-        let kernels = self.plan.kernels.iter().enumerate();
-        let known: Option<Mean> = kernels
-            .map(|(at, kernel)| {
-                let load = self.proxy.tally.needs(Self::key(at, kernel))?;
-                Some(Mean::of(load.busy_ns as f64, fill(kernel), sms))
-            })
-            .try_fold(Mean::default(), |sum, one| Some(sum.plus(one?)));
-        let rounds = || {
-            let kernels = self.plan.kernels.iter().map(|kernel| {
-                let one = fill(kernel);
-                let warps = u64::from(kernel.shape.threads.div_ceil(32)) * kernel.shape.blocks;
-                let rounds = warps as f64 * 1e6 / one.warps_milli.max(1) as f64;
-                Mean::of(rounds, one, sms)
-            });
-            kernels.fold(Mean::default(), Mean::plus)
-        };
-        let fill = known.unwrap_or_else(rounds).fill(sms).unwrap_or_default();
+        let mut kernels = Kernels::default();
+        for (at, kernel) in self.plan.kernels.iter().enumerate() {
+            let needs = self.proxy.tally.needs(Self::key(at, kernel));
+            let warps = u64::from(kernel.shape.warps()) * kernel.shape.blocks;
+            kernels.add(fill(kernel), warps, needs, self.sms);
+        }
+        let fill = kernels.fill().unwrap_or_default();
         (Key::graph(0x9000), fill)
     }
 

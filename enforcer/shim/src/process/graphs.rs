@@ -2,7 +2,7 @@
 
 use std::sync::{MutexGuard, PoisonError, atomic::Ordering};
 
-use gshare_gate::{Fill, Key, Mean};
+use gshare_gate::{Kernels, Key};
 
 use super::Process;
 use crate::{
@@ -17,28 +17,13 @@ use crate::{
     reservation::Reservation,
 };
 
-/// A graph's kernels together.
+/// What a graph's nodes say.
 #[derive(Debug, Default)]
-struct Kernels {
-    known: Mean,
-    /// The same without measurements: kernels count by their rounds of blocks.
-    rounds: Mean,
-    /// Number of SMs.
-    sms: f64,
-    unknown: bool,
-    /// Some nodes may wait for something other than the GPU, and some that are no kernels take time.
+struct Nodes {
+    kernels: Kernels,
+    /// Some may wait for something other than the GPU, and some that are no kernels take time.
     waits: bool,
     more: bool,
-}
-
-impl Kernels {
-    fn fill(&self) -> Option<Fill> {
-        if self.unknown {
-            self.rounds.fill(self.sms)
-        } else {
-            self.known.fill(self.sms)
-        }
-    }
 }
 
 /// Maximum nesting of graphs that is followed.
@@ -47,15 +32,15 @@ const DEEPEST: u32 = 16;
 impl Work {
     pub(crate) fn of(process: &Process, graph: Handle) -> Self {
         let mut work = Self::default();
-        let mut kernels = Kernels::default();
-        work.add(process, graph, DEEPEST, &mut kernels);
-        work.fill = kernels.fill();
-        let known = kernels.waits && !kernels.unknown && !kernels.more;
-        work.own_ns = known.then_some(kernels.known.ns() as u64);
+        let mut seen = Nodes::default();
+        work.add(process, graph, DEEPEST, &mut seen);
+        work.fill = seen.kernels.fill();
+        let known = seen.waits && !seen.more;
+        work.own_ns = seen.kernels.busy_ns().filter(|_| known);
         work
     }
 
-    fn add(&mut self, process: &Process, graph: Handle, deeper: u32, kernels: &mut Kernels) {
+    fn add(&mut self, process: &Process, graph: Handle, deeper: u32, seen: &mut Nodes) {
         let helpers = driver::helpers();
         let (Some(nodes_of), Some(kind_of)) = (helpers.graph_nodes, helpers.node_kind) else {
             return;
@@ -90,7 +75,7 @@ impl Work {
                         .as_ref()
                         .and_then(|p| process.meet_kernel(p.function()));
                     self.local = self.local.max(local.unwrap_or(0));
-                    kernels.add(process, params);
+                    seen.add(process, params);
                 }
                 NODE_ALLOC => self.add_memory(process, node),
                 NODE_GRAPH if deeper > 0 => {
@@ -98,12 +83,12 @@ impl Work {
                     let ask = helpers.child_graph;
                     // SAFETY: as above.
                     if ask.is_some_and(|ask| unsafe { ask(node, &raw mut inner) } == SUCCESS) {
-                        self.add(process, inner, deeper - 1, kernels);
+                        self.add(process, inner, deeper - 1, seen);
                     }
                 }
-                kind if NODES_THAT_WAIT.contains(&kind) => kernels.waits = true,
+                kind if NODES_THAT_WAIT.contains(&kind) => seen.waits = true,
                 kind if NODES_OF_NO_TIME.contains(&kind) => {}
-                _ => kernels.more = true,
+                _ => seen.more = true,
             }
         }
     }
@@ -126,7 +111,7 @@ impl Work {
     }
 }
 
-impl Kernels {
+impl Nodes {
     /// Adds a kernel with its measured duration outside graphs, else with its rounds of blocks.
     fn add(&mut self, process: &Process, params: Option<KernelNode>) {
         let gpu = match process.gpus.as_slice() {
@@ -134,7 +119,7 @@ impl Kernels {
             gpus => process.here().and_then(|(gpu, _)| gpus.get(gpu)),
         };
         let Some((gpu, params)) = gpu.zip(params) else {
-            self.unknown = true;
+            self.kernels.add_unknown();
             return;
         };
         let volume = |of: [u32; 3]| {
@@ -151,18 +136,12 @@ impl Kernels {
         let known = gpu.tally.known(key).map(|(fill, _)| fill);
         let known = known.filter(|fill| fill.warps_milli > 0);
         let Some(fill) = known.or_else(|| grid.fill(gpu)) else {
-            self.unknown = true;
+            self.kernels.add_unknown();
             return;
         };
-        self.sms = f64::from(gpu.sms.load(Ordering::Relaxed));
         let warps = grid.threads.div_ceil(32).saturating_mul(grid.blocks);
-        let rounds = warps.saturating_mul(1_000_000) / fill.warps_milli.max(1);
-        let over = |ns: u64| Mean::of(ns as f64, fill, self.sms);
-        self.rounds = self.rounds.plus(over(rounds));
-        match gpu.tally.needs(key) {
-            Some(load) => self.known = self.known.plus(over(load.busy_ns)),
-            None => self.unknown = true,
-        }
+        let sms = gpu.sms.load(Ordering::Relaxed);
+        self.kernels.add(fill, warps, gpu.tally.needs(key), sms);
     }
 }
 

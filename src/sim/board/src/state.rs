@@ -217,8 +217,7 @@ pub(crate) struct Kernel {
     pub gpu: u64,
     pub context: u64,
     pub deps: [u64; MAX_DEPS],
-    /// Blocks of it that fit on an empty SM, and what one of them needs of an SM.
-    pub resident: u64,
+    /// What a block needs of an SM; nothing for an event record or a copy.
     pub needs: Room,
     pub phase_blocks: [u64; 2],
     pub phase_ns: [f64; 2],
@@ -253,7 +252,7 @@ const _: () = assert!(size_of::<Mark>() == 32);
 const _: () = assert!(size_of::<Gpu>() == 736);
 const _: () = assert!(size_of::<Proc>() == 96);
 const _: () = assert!(size_of::<Use>() == 416);
-const _: () = assert!(size_of::<Kernel>() == 208);
+const _: () = assert!(size_of::<Kernel>() == 200);
 const _: () = assert!(
     size_of::<State>()
         == size_of::<Head>()

@@ -105,7 +105,6 @@ impl State {
             phase = Some(phases(sms, resident, shape.blocks, s.block_ns.max(1)));
         }
         if let Some(transfer) = &s.transfer {
-            resident = 1;
             phase = Some(phases(1, 1, 1, transfer.ns.max(1)));
         }
         if s.record && self.head.preset.record_ns > 0 {
@@ -146,7 +145,6 @@ impl State {
             context: s.context,
             deps: s.deps,
             needs,
-            resident: u64::from(resident),
             phase_blocks: phase.map_or([0; 2], |p| p.map(|p| p.blocks)),
             phase_ns: phase.map_or([0.0; 2], |p| p.map(|p| p.ns)),
             given_ns,
@@ -458,7 +456,7 @@ impl State {
                 slice,
             };
             // A record needs no SM.
-            if k.resident > 0 {
+            if k.needs != Room::default() {
                 let blocks = k.phase_blocks[p];
                 let place = if is_given_out {
                     floor.place(blocks, k.needs)

@@ -129,27 +129,30 @@ fn blocks_of_two_streams_share_sms_and_a_kernel_of_which_fewer_fit_runs_slower()
     assert_eq!(end(&s, t), Some(260));
 }
 
+/// Ends of two kernels of one context, of which the second is launched `after_us` later.
+fn ends_of_two(first: &Work, after_us: u64, second: &Work) -> [Option<u64>; 2] {
+    let (mut s, a) = state(&["h100"]);
+    let first = s.submit(a, first).expect("ok");
+    s.advance(after_us * US);
+    let second = s.submit(a, second).expect("ok");
+    s.advance(1_000 * US);
+    [first, second].map(|ticket| end(&s, ticket))
+}
+
 #[test]
 fn a_later_kernel_waits_until_an_earlier_one_has_given_out_its_blocks() {
-    let (mut s, a) = state(&["h100"]);
     // Two rounds of two blocks on each SM, and a round of 10 blocks.
-    let first = s.submit(a, &kernel(0, 1, 538, 1024, 100)).expect("ok");
-    s.advance(10 * US);
-    let second = s.submit(a, &kernel(0, 1, 100, 32, 50)).expect("ok");
-    s.advance(1_000 * US);
-    assert_eq!((end(&s, first), end(&s, second)), (Some(300), Some(250)));
+    let (first, second) = (kernel(0, 1, 538, 1024, 100), kernel(0, 1, 100, 32, 50));
+    assert_eq!(ends_of_two(&first, 10, &second), [Some(300), Some(250)]);
 }
 
 #[test]
 fn a_later_kernel_goes_beside_the_last_round() {
-    let (mut s, a) = state(&["h100"]);
     // Two rounds of two blocks with 100 KiB of shared memory, which leave most warps of an SM.
-    let mut work = kernel(0, 1, 528, 128, 100);
-    work.shape.as_mut().expect("a kernel").shared = 100 << 10;
-    let first = s.submit(a, &work).expect("ok");
-    let second = s.submit(a, &kernel(0, 1, 132, 1024, 50)).expect("ok");
-    s.advance(1_000 * US);
-    assert_eq!((end(&s, first), end(&s, second)), (Some(200), Some(150)));
+    let mut first = kernel(0, 1, 528, 128, 100);
+    first.shape.as_mut().expect("a kernel").shared = 100 << 10;
+    let second = kernel(0, 1, 132, 1024, 50);
+    assert_eq!(ends_of_two(&first, 0, &second), [Some(200), Some(150)]);
 }
 
 /// The stream whose kernel began first goes on first, whatever was launched first.
