@@ -324,14 +324,19 @@ impl State {
         shares
     }
 
-    /// Stops kernels whose meeting is incomplete. They stay resident without progress.
+    /// Kernels of a meeting are as fast as the slowest of them; while one is missing, the others stay resident without
+    /// progress.
     fn wait_for_meetings(&self, shares: &mut [Share]) {
         let meeting = |s: &Share| self.kernels[s.row].meeting;
-        let there: Vec<u64> = shares.iter().map(|s| meeting(s)[0]).collect();
+        let there: Vec<(u64, f64)> = shares.iter().map(|s| (meeting(s)[0], s.rate)).collect();
         for share in shares.iter_mut() {
             let [number, many] = meeting(share);
-            if number != 0 && (there.iter().filter(|n| **n == number).count() as u64) < many {
-                share.rate = 0.0;
+            let met = there.iter().filter(|other| other.0 == number);
+            if number != 0 {
+                share.rate = match met.clone().count() as u64 >= many {
+                    true => met.map(|other| other.1).fold(share.rate, f64::min),
+                    false => 0.0,
+                };
             }
         }
     }
@@ -525,7 +530,14 @@ impl State {
                 if k.phase().is_none() {
                     k.state = DONE;
                     k.end_ns = until;
-                    let (owner, gpu, bytes) = (k.owner, k.gpu, k.bytes);
+                    let (owner, gpu, bytes, [number, _]) = (k.owner, k.gpu, k.bytes, k.meeting);
+                    if number != 0 {
+                        // The longer kernels of a meeting go on alone.
+                        let others = self.kernels_mut().iter_mut();
+                        others
+                            .filter(|other| other.meeting[0] == number)
+                            .for_each(|other| other.meeting = [0; 2]);
+                    }
                     if bytes > 0 {
                         for u in self.uses_mut() {
                             if u.owner == owner && u.gpu == gpu {

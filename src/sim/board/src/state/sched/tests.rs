@@ -473,6 +473,29 @@ fn kernels_that_meet_wait_for_each_other_on_their_gpus() {
     );
 }
 
+/// Neither leaves the other behind, which would wait for it for ever.
+#[test]
+fn kernels_that_meet_are_as_fast_as_the_slowest_and_end_also_if_one_is_longer() {
+    let meets = |gpu, context, us| Work {
+        meeting: (7, 2),
+        ..kernel(gpu, context, 1, 32, us)
+    };
+    let ends = |neighbour: bool, us: [u64; 2]| {
+        let (mut s, a) = costly(&["h100", "h100"], Preset::KIND);
+        if neighbour {
+            let b = s.add_process(1, 101, 1001, 2, "second");
+            s.submit(b, &kernel(1, 3, 1, 32, 10_000)).expect("ok");
+        }
+        let first = s.submit(a, &meets(0, 1, us[0])).expect("ok");
+        let second = s.submit(a, &meets(1, 2, us[1])).expect("ok");
+        s.advance(5_000 * US);
+        (end(&s, first), end(&s, second))
+    };
+    assert_eq!(ends(false, [100, 100]), (Some(100), Some(100)));
+    assert_eq!(ends(true, [100, 100]), (Some(200), Some(200)));
+    assert_eq!(ends(false, [100, 300]), (Some(100), Some(300)));
+}
+
 /// Two processes, each with a meeting of both GPUs, whose slices begin on different GPUs.
 #[test]
 fn slices_of_two_gpus_are_not_apart_for_ever() {
