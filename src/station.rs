@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use gshare_enforcer::nodes::{Majors, make_cap_stand_ins, make_stand_ins};
 use gshare_proto::{Call, Client, Reply, Snapshot};
-use gshare_sim_board::{Board, BoardSpec, Instance, Preset};
+use gshare_sim_board::{Board, BoardSpec, Instance};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, Uid};
 use remains::Remains;
@@ -41,9 +41,6 @@ pub struct Options {
     pub cgroups: bool,
     /// Time between two looks at the GPUs, in the form of the configuration.
     pub tick: String,
-    /// Costs of the simulated driver beyond the work: none by default, because the gate makes light programs wait for
-    /// each other.
-    pub preset: Preset,
     /// Driver version of the simulation, if it matters: `615.71.09`.
     pub driver: Option<String>,
     /// With the launcher installed, so that limits are strict; needs root.
@@ -72,7 +69,6 @@ impl Options {
             names: Vec::new(),
             cgroups: true,
             tick: "1s".to_owned(),
-            preset: Preset::KIND,
             driver: None,
             strict: false,
             runtime: None,
@@ -460,7 +456,6 @@ fn cuda_of(driver: &str) -> Option<u32> {
 fn simulate(options: &Options, sim: &Path) -> anyhow::Result<()> {
     let models: Vec<&str> = options.gpus.iter().map(String::as_str).collect();
     let mut spec = BoardSpec::new(&models);
-    spec.preset = options.preset;
     if let Some(version) = &options.driver {
         spec.driver_version.clone_from(version);
         if let Some(cuda) = cuda_of(version) {
