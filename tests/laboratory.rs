@@ -829,9 +829,8 @@ fn bench_attribution_prints_what_it_drew_and_a_small_set_meets_the_goals() {
         (text, line)
     };
     // One to four claims, in turns, without and with counters of the GPU: the worst case is known to be within the
-    // goals. (Not with launch overhead: kernels of some microseconds are learnt including it.)
-    let small = ["--only", "h100 turns", "--seeds", "1000..1003"];
-    let (text, line) = figures(&[&small[..], &["--preset", "kind"]].concat());
+    // goals.
+    let (text, line) = figures(&["--only", "h100 turns", "--seeds", "1000..1003"]);
     assert_eq!(
         (&line["mixes"], &line["judged"], &line["simulation"]),
         (&4.into(), &false.into(), &true.into())

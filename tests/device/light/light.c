@@ -27,8 +27,8 @@ static const char USAGE[] =
     "  collective KERNEL_US MEET_US MEETS STEPS  on two GPUs: a kernel, then one that waits for the other GPU's, so often\n"
     "  calibrate                                 prints the rounds of the kernel in a millisecond, and ends\n"
     "\n"
-    "LIGHT_ROUNDS has the rounds of a millisecond, from `calibrate`; without it kernels do nothing (the simulated\n"
-    "driver knows from their names what they take).\n"
+    "LIGHT_ROUNDS has the rounds of a millisecond, from `calibrate`; without it kernels do nothing. The simulated\n"
+    "driver computes them on the processor: it needs their durations (spin_100us 100us) in its file `costs` instead.\n"
     "Prints: steps, microseconds of all together, and of one: middle, 99th percentile, longest.\n";
 
 #define DECLARE(symbol, name, arguments) static CUresult(*name) arguments;
