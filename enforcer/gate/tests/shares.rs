@@ -4,7 +4,7 @@ mod light;
 mod model;
 
 use model::{
-    Act, BIN, Costs, Gate, MS, Program, Sim, US,
+    Act, BIN, Costs, Gate, MS, Program, SLICE, Sim, US,
     gates::{Asked, Bucket, Open, Turns},
 };
 
@@ -81,7 +81,14 @@ fn judge(sim: &Sim, wanted: &[f64], kernel: u64) -> Result<String, String> {
         "worst 2 s window {short:.2} points, worst 20 s {long:.2}, total {:.1} %",
         sum * 100.0
     );
-    if short <= points && long <= 2.0 && sum >= 0.97 {
+    // What floods have of a GPU without a gate.
+    let bare = SLICE as f64 / (SLICE + sim.costs.switch.0) as f64;
+    let bare = if sim.costs.switch.0 > 100 * US {
+        bare
+    } else {
+        1.0
+    };
+    if short <= points && long <= 2.0 && sum >= 0.97 * bare {
         Ok(text)
     } else {
         Err(text)
@@ -121,7 +128,15 @@ fn turns(sim: &mut Sim, asked: &[Asked]) -> Turns {
 
 #[test]
 fn mixes_hold_their_shares() {
-    mixes(seed(), &[10 * US, MS, 20 * MS, 200 * MS]);
+    mixes(seed(), Costs::REAL, &[10 * US, MS, 20 * MS, 200 * MS]);
+}
+
+/// A GPU that loses a tenth of its time to changes of context gives its claims less than there is of it.
+#[test]
+fn mixes_hold_their_shares_where_changing_context_is_slow() {
+    for seed in 1..=SEEDS {
+        mixes(seed, Costs::HIGH, &[10 * US, MS]);
+    }
 }
 
 /// Time lost because everything for the turns comes late, as on a machine with busy processors, is charged to nobody.
@@ -146,17 +161,45 @@ fn late_wake_ups_are_charged_to_nobody() {
     }
 }
 
+/// Programs with short queues, which seem idle while the other has its slice. In the second case none takes more than
+/// its size.
 #[test]
-fn mixes_hold_their_shares_with_other_seeds() {
-    for seed in 1..=SEEDS {
-        mixes(seed, &[20 * MS]);
+fn a_gpu_that_loses_much_to_changes_of_context_is_scarce() {
+    for (seed, requests) in (1..=SEEDS).flat_map(|seed| [(seed, [100, 900]), (seed, [480, 520])]) {
+        for kernel in [100 * US, 200 * US, 400 * US] {
+            let mut sim = Sim::new(2, seed);
+            sim.costs = Costs {
+                switch: (500 * US, 500 * US),
+                ..Costs::HIGH
+            };
+            for claim in 0..2 {
+                let p = sim.process(claim);
+                sim.thread(p, Program::Two { kernel }, 1.0);
+                sim.act(MS, Act::Start(p));
+            }
+            let mut gate = turns(&mut sim, &asked(&requests));
+            sim.run(6 * SECOND, &mut gate);
+            let used = sim.used(4 * SECOND, sim.now);
+            let all: f64 = used.iter().sum();
+            println!("{requests:?}, {} us, seed {seed}: {used:.3?}", kernel / US);
+            let off = (used[0] / all - parts(&requests)[0]).abs();
+            assert!(off < 0.015 && all > 0.9, "{used:?}");
+        }
     }
 }
 
-fn mixes(seed: u64, kernels: &[u64]) {
+#[test]
+fn mixes_hold_their_shares_with_other_seeds() {
+    for seed in 1..=SEEDS {
+        mixes(seed, Costs::REAL, &[20 * MS]);
+    }
+}
+
+fn mixes(seed: u64, costs: Costs, kernels: &[u64]) {
     for requests in MIXES {
         for &kernel in kernels {
             let mut sim = floods(&vec![kernel; requests.len()], seed);
+            sim.costs = costs;
             let mut gate = turns(&mut sim, &asked(requests));
             sim.run(length(kernel), &mut gate);
             let verdict = judge(&sim, &parts(requests), kernel);

@@ -13,7 +13,9 @@ const WINDOW_NS: u64 = 100_000_000;
 const IDLE_NS: u64 = 200_000_000;
 /// The same when claims have just met.
 const FIRST_NS: u64 = 25_000_000;
-/// The GPU becomes scarce above this load, and stops being scarce after this long below it.
+/// The GPU becomes scarce above this load, and stops being scarce after this long below it. Changes of context take part
+/// of its time while all launch: above the lower load it is scarce, too, if without the others the claims would together
+/// need more than the higher one.
 const SCARCE: f64 = 0.9;
 const ENOUGH: f64 = 0.75;
 const ENOUGH_NS: u64 = 500_000_000;
@@ -76,28 +78,26 @@ impl Demand {
         }
     }
 
-    /// For a window that ends now: the parts that its launches took on each GPU, the largest part that it had of one,
-    /// and the largest that it would need of one without the others. `None` if unknown.
+    /// For a window that ends now, on each GPU: the part that its launches took, the part of the time in which it had work
+    /// there, and the part that it would need without the others. `None` if unknown.
     fn over_window(
         &self,
         now: u64,
         processes: &[Process],
         window_ns: u64,
-    ) -> Option<(Vec<f64>, f64, f64)> {
+    ) -> Option<[Vec<f64>; 3]> {
         let gpus = processes.iter().map(|p| p.gpu + 1).max().unwrap_or(0);
-        let mut sums = vec![[0.0; 3]; gpus];
+        let mut sums = [vec![0.0; gpus], vec![0.0; gpus], vec![0.0; gpus]];
         let mut is_known = false;
         for process in processes {
             if let Some(parts) = self.since(now, process, window_ns) {
                 is_known = true;
-                for (sum, part) in sums[process.gpu].iter_mut().zip(parts) {
-                    *sum += part;
+                for (sum, part) in sums.iter_mut().zip(parts) {
+                    sum[process.gpu] += part;
                 }
             }
         }
-        let largest = |at: usize| most(sums.iter().map(|sum| sum[at]));
-        let (used, needs) = (largest(1), largest(2));
-        is_known.then(|| (sums.iter().map(|sum| sum[0]).collect(), used, needs))
+        is_known.then_some(sums)
     }
 
     /// The need of a claim before it reports on its new GPUs, each of which belonged to another arbiter or none: from
@@ -230,7 +230,7 @@ impl Arbiter {
             let part = record.demand.over_window(now, claim.processes, window);
             let backlog = |p: &Process| p.busy && p.expected_ns > now + BACKLOG_NS;
             let backlog = claim.processes.iter().any(backlog);
-            let part = part.map_or(0.0, |(ran, ..)| most(ran.into_iter()));
+            let part = part.map_or(0.0, |[ran, ..]| most(ran.into_iter()));
             (part, backlog)
         });
         self.count_demand_from(now, claims);
@@ -256,11 +256,13 @@ impl Arbiter {
         let is_long = |p: &Process| p.busy && p.since_ns > 0 && now >= p.since_ns + LONG_NS;
         let has_long = |c: &Claim<'_>, gpu| c.processes.iter().any(|p| p.gpu == gpu && is_long(p));
         let (mut takes_more, mut at_limit) = (false, false);
-        let mut sums: Vec<f64> = Vec::new();
-        let mut add = |needs: &[f64]| {
-            sums.resize(sums.len().max(needs.len()), 0.0);
-            for (sum, part) in sums.iter_mut().zip(needs) {
-                *sum += part;
+        // What the claims need on each GPU, and what they would need without each other.
+        let mut sums: Vec<[f64; 2]> = Vec::new();
+        let mut add = |needs: &[f64], alone: &[f64]| {
+            sums.resize(sums.len().max(needs.len()), [0.0; 2]);
+            for (sum, (need, alone)) in sums.iter_mut().zip(needs.iter().zip(alone)) {
+                sum[0] += need;
+                sum[1] += alone;
             }
         };
         for claim in claims.iter().filter(|c| c.is_gated) {
@@ -275,10 +277,11 @@ impl Arbiter {
                 demand.wait(claim.processes, &record.absent);
                 demand.begin(now, claim.processes);
                 takes_more |= demand.heavy;
-                add(&demand.ran);
+                add(&demand.ran, &demand.ran);
                 continue;
             }
-            let (ran, used, alone) = parts.unwrap_or_default();
+            let [ran, used, alone] = parts.unwrap_or_default();
+            let [most_used, most_alone] = [&used, &alone].map(|parts| most(parts.iter().copied()));
             let earlier = std::mem::replace(&mut demand.ran, ran);
             let mean = |(gpu, now): (usize, &f64)| {
                 let earlier = earlier.get(gpu).copied().unwrap_or(0.0);
@@ -289,12 +292,12 @@ impl Arbiter {
             let own = f64::from(claim.request_permille) / 1000.0;
             if takes_turns {
                 // A claim that others' work holds back below its guarantee is not light.
-                demand.heavy = demand.heavy && used > own * HEAVY || alone > own * HEAVY;
+                demand.heavy = demand.heavy && most_used > own * HEAVY || most_alone > own * HEAVY;
             } else {
                 let backlog = |p: &Process| p.busy && p.expected_ns > now + BACKLOG_NS;
                 // A new burst is a backlog for a moment; a flood always has work.
                 let flood =
-                    used >= HEAVY && claim.processes.iter().any(|p| backlog(p) || is_long(p));
+                    most_used >= HEAVY && claim.processes.iter().any(|p| backlog(p) || is_long(p));
                 demand.heavy = part >= own * HEAVY || flood;
                 // It would take the time lost while the others' kernels wait for other GPUs.
                 let loses = flood && claims.iter().any(|c| c.elsewhere_ns.is_some());
@@ -312,22 +315,31 @@ impl Arbiter {
                     *part = part.max(1.0 / with.max(1) as f64);
                 }
             }
-            takes_more |= demand.heavy;
+            takes_more |= demand.heavy || most_alone >= own * HEAVY;
             at_limit |= claim.limit_permille < 1000
                 && part >= f64::from(claim.limit_permille) / 1000.0 * HEAVY;
-            add(&needs);
+            add(&needs, &alone);
         }
-        let sum = most(sums.into_iter());
+        let sum = most(sums.iter().map(|sum| sum[0]));
+        // Kernels that wait for another GPU are work, but nobody's need.
+        let is_set = claims.iter().any(Claim::has_many);
+        let is_full = |[need, alone]: &[f64; 2]| {
+            *need >= SCARCE || !is_set && *need >= ENOUGH && *alone >= SCARCE
+        };
+        let has_full = sums.iter().any(is_full);
         self.looked_ns = now;
         self.is_far = sum < ENOUGH && !at_limit;
         if is_first {
             self.low_since_ns = now;
         }
-        let enough = if self.is_scarce { ENOUGH } else { SCARCE };
-        if sum >= enough || at_limit {
+        let is_high = match self.is_scarce {
+            true => sum >= ENOUGH,
+            false => has_full,
+        };
+        if is_high || at_limit {
             self.low_since_ns = now;
         }
-        if !self.is_scarce && ((sum >= SCARCE && takes_more) || at_limit) {
+        if !self.is_scarce && ((has_full && takes_more) || at_limit) {
             self.is_scarce = true;
             self.charge_open(window, claims);
         } else if self.is_scarce && now.saturating_sub(self.low_since_ns) >= ENOUGH_NS {

@@ -14,7 +14,7 @@ pub(crate) use gates::{Gate, Verdict};
 pub(crate) const MS: u64 = 1_000_000;
 pub(crate) const US: u64 = 1_000;
 /// Length of a context's slice.
-const SLICE: u64 = 2 * MS;
+pub(crate) const SLICE: u64 = 2 * MS;
 
 /// Overheads beside the kernels, in nanoseconds: each is drawn between two bounds.
 #[derive(Debug, Clone, Copy)]
