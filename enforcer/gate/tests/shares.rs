@@ -81,12 +81,10 @@ fn judge(sim: &Sim, wanted: &[f64], kernel: u64) -> Result<String, String> {
         "worst 2 s window {short:.2} points, worst 20 s {long:.2}, total {:.1} %",
         sum * 100.0
     );
-    // What floods have of a GPU without a gate.
-    let bare = SLICE as f64 / (SLICE + sim.costs.switch.0) as f64;
-    let bare = if sim.costs.switch.0 > 100 * US {
-        bare
-    } else {
-        1.0
+    // What floods would have of the GPU without a gate, where that is much less than all of it.
+    let bare = match sim.costs.switch.0 {
+        few if few <= 100 * US => 1.0,
+        many => SLICE as f64 / (SLICE + many) as f64,
     };
     if short <= points && long <= 2.0 && sum >= 0.97 * bare {
         Ok(text)
