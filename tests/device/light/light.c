@@ -28,7 +28,7 @@ static const char USAGE[] =
     "  calibrate                                 prints the rounds of the kernel in a millisecond, and ends\n"
     "\n"
     "LIGHT_ROUNDS has the rounds of a millisecond, from `calibrate`; without it kernels do nothing. The simulated\n"
-    "driver computes them on the processor: it needs their durations (spin_100us 100us) in its file `costs` instead.\n"
+    "driver would compute all rounds: without them it takes durations from its file `costs` (spin_100us 100us).\n"
     "Prints: steps, microseconds of all together, and of one: middle, 99th percentile, longest.\n";
 
 #define DECLARE(symbol, name, arguments) static CUresult(*name) arguments;

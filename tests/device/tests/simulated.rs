@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use gshare_sim_board::{Board, BoardSpec, Preset};
+use gshare_sim_board::{Board, BoardSpec};
 
 /// A shared object that cargo built as a dependency of this test.
 fn built(name: &str) -> PathBuf {
@@ -27,7 +27,6 @@ fn run(model: &str, cuda: u32, args: &[&str]) -> (String, bool) {
     }
     let mut spec = BoardSpec::new(&[model, model]);
     spec.cuda_version = cuda;
-    spec.preset = Preset::REAL;
     let board = Board::create(&dir.path().join("board"), &spec).expect("board");
     let fixed = std::time::Duration::from_millis(2);
     board.set_checkpoint_rate(fixed, 1 << 40).expect("rate");

@@ -332,9 +332,10 @@ impl Arbiter {
         if is_first {
             self.low_since_ns = now;
         }
-        let is_high = match self.is_scarce {
-            true => sum >= ENOUGH,
-            false => has_full,
+        let is_high = if self.is_scarce {
+            sum >= ENOUGH
+        } else {
+            has_full
         };
         if is_high || at_limit {
             self.low_since_ns = now;

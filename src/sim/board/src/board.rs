@@ -46,8 +46,6 @@ pub struct BoardSpec {
     pub seed: u64,
     /// Seed of the effects that the plain kernel model omits (memory, cache, slices, uneven blocks); 0 disables them.
     pub nature: u64,
-    /// Costs of the driver beyond the work itself.
-    pub preset: Preset,
 }
 
 impl BoardSpec {
@@ -60,7 +58,6 @@ impl BoardSpec {
             cuda_version: 13_000,
             seed: 0,
             nature: 0,
-            preset: Preset::REAL,
         }
     }
 }
@@ -185,7 +182,7 @@ impl Board {
         }
         state.head.now_ns = now_ns();
         state.head.nature = spec.nature;
-        state.head.preset = spec.preset;
+        state.head.preset = Preset::REAL;
         state.head.cuda_version = u64::from(spec.cuda_version);
         let version = spec.driver_version.as_bytes();
         let len = version.len().min(31);

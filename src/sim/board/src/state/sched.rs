@@ -331,13 +331,13 @@ impl State {
         let there: Vec<(u64, f64)> = shares.iter().map(|s| (meeting(s)[0], s.rate)).collect();
         for share in shares.iter_mut() {
             let [number, many] = meeting(share);
-            let met = there.iter().filter(|other| other.0 == number);
-            if number != 0 {
-                share.rate = match met.clone().count() as u64 >= many {
-                    true => met.map(|other| other.1).fold(share.rate, f64::min),
-                    false => 0.0,
-                };
+            if number == 0 {
+                continue;
             }
+            let met = there.iter().filter(|other| other.0 == number);
+            let slowest = met.clone().map(|other| other.1).fold(share.rate, f64::min);
+            let is_complete = met.count() as u64 >= many;
+            share.rate = if is_complete { slowest } else { 0.0 };
         }
     }
 
@@ -531,12 +531,11 @@ impl State {
                     k.state = DONE;
                     k.end_ns = until;
                     let (owner, gpu, bytes, [number, _]) = (k.owner, k.gpu, k.bytes, k.meeting);
-                    if number != 0 {
-                        // The longer kernels of a meeting go on alone.
-                        let others = self.kernels_mut().iter_mut();
-                        others
-                            .filter(|other| other.meeting[0] == number)
-                            .for_each(|other| other.meeting = [0; 2]);
+                    // The longer kernels of a meeting go on alone.
+                    let of_meeting =
+                        |other: &&mut Kernel| number != 0 && other.meeting[0] == number;
+                    for other in self.kernels_mut().iter_mut().filter(of_meeting) {
+                        other.meeting = [0; 2];
                     }
                     if bytes > 0 {
                         for u in self.uses_mut() {

@@ -4,7 +4,7 @@ use std::ffi::{CStr, CString, c_void};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use gshare_sim_board::{Board, BoardSpec, Preset};
+use gshare_sim_board::{Board, BoardSpec};
 
 /// Calls a driver function: `cu!(cuInit(0u32))` returns its result code. The types of the arguments must be those of
 /// the C function.
@@ -79,7 +79,6 @@ pub(crate) fn lay_out(dir: &Path) -> Board {
     std::fs::write(dir.join("costs"), costs).expect("costs");
     let mut spec = BoardSpec::new(&["rtx4090", "h100", "h100"]);
     spec.cuda_version = 13_050;
-    spec.preset = Preset::REAL;
     Board::create(&dir.join("board"), &spec).expect("board")
 }
 
