@@ -56,6 +56,9 @@ pub(crate) struct Primary {
 
 /// Longest interpretation that the GPU's clock does not subtract, in nanoseconds: a real launch takes as long.
 const CALL_NS: u64 = 10_000;
+/// No interpreted instruction takes longer, in nanoseconds: in the rest of the time the thread had no processor, which
+/// delays a real launch as well.
+const INSTRUCTION_NS: u64 = 300;
 
 /// Work that the board has not reported as finished.
 #[derive(Debug)]
@@ -64,8 +67,11 @@ pub(crate) struct Live {
     pub stream: u64,
     /// Tickets of its dependencies.
     pub deps: [u64; MAX_DEPS],
-    /// Earliest start, on the GPU's clock.
+    /// On the GPU's clock: when it was launched, and when what is before it ended.
     pub ready_ns: u64,
+    pub after_ns: u64,
+    /// The clock's lag then.
+    pub lag_ns: u64,
     /// Events that record its end.
     pub events: Vec<u64>,
 }
@@ -73,17 +79,27 @@ pub(crate) struct Live {
 /// The clock that events show: real time minus the time in which kernels were interpreted.
 ///
 /// On a real GPU a launch returns at once; here it computes the results first. Without this correction two events
-/// around a kernel would measure the interpreter. Times up to the duration of a real launch call are not subtracted:
-/// otherwise the clock would fall behind by milliseconds per second.
+/// around a kernel would measure the interpreter. Times up to the duration of a real launch call are not subtracted,
+/// nor those in which a thread had no processor for the few instructions of a kernel: otherwise the clock would fall
+/// behind by milliseconds per second.
 #[derive(Debug, Default)]
 struct GpuClock {
     /// Total time of finished interpretations.
     lag_ns: u64,
     running: u32,
     since_ns: u64,
+    /// What the interpretations since then took at most.
+    most_ns: u64,
 }
 
 impl GpuClock {
+    /// Its time at `then`, unless it stands still, or has stood still since it lagged by `lag_ns`.
+    fn steady(&self, now: u64, then: u64, lag_ns: u64) -> Option<u64> {
+        let calls = now.saturating_sub(self.since_ns) <= CALL_NS;
+        let runs = self.running == 0 || calls || then <= self.since_ns;
+        (runs && lag_ns == self.lag_ns).then(|| then.saturating_sub(lag_ns))
+    }
+
     fn at(&self, now: u64) -> u64 {
         let current = match self.running {
             0 => 0,
@@ -92,12 +108,19 @@ impl GpuClock {
         now.saturating_sub(self.lag_ns + current)
     }
 
-    fn interpreting(&mut self, by: i32, now: u64) {
+    fn begin(&mut self, now: u64) {
         if self.running == 0 {
-            self.since_ns = now;
+            (self.since_ns, self.most_ns) = (now, 0);
         }
-        self.running = self.running.saturating_add_signed(by);
-        let took = now.saturating_sub(self.since_ns);
+        self.running += 1;
+    }
+
+    /// Ends an interpretation of this many instructions.
+    fn end(&mut self, now: u64, instructions: u64) {
+        self.running = self.running.saturating_sub(1);
+        let most_ns = instructions.saturating_mul(INSTRUCTION_NS);
+        self.most_ns = self.most_ns.saturating_add(most_ns);
+        let took = now.saturating_sub(self.since_ns).min(self.most_ns);
         if self.running == 0 && took > CALL_NS {
             self.lag_ns += took;
         }
@@ -327,7 +350,7 @@ impl Tables {
     /// Processes work that the board reports as over.
     pub(crate) fn absorb(&mut self, finished: &[Finished]) {
         for f in finished {
-            self.over(f.ticket, f.end_ns.map(|end| end.saturating_sub(f.start_ns)));
+            self.over(f.ticket, f.end_ns.map(|end| (f.start_ns, end)));
         }
     }
 
@@ -338,23 +361,28 @@ impl Tables {
         }
     }
 
-    /// Removes work that is over; it took `ns`, or failed.
-    pub(crate) fn over(&mut self, ticket: u64, ns: Option<u64>) {
+    /// Removes work that is over: it ran then by the board's clock, or failed.
+    ///
+    /// What ran while another kernel was interpreted has no time on the GPU's clock: it took as long after what was
+    /// before it.
+    pub(crate) fn over(&mut self, ticket: u64, ran: Option<(u64, u64)>) {
         let Some(live) = self.live.remove(&ticket) else {
             return;
         };
         if !self.done.is_empty() {
             self.done.retain(|_, t| *t != ticket);
         }
-        if ns.is_none()
+        if ran.is_none()
             && let Some(c) = self.contexts.get_mut(&live.context)
         {
             c.sticky.get_or_insert(UNKNOWN);
         }
-        let end = live.ready_ns + ns.unwrap_or(0);
+        let ns = ran.map_or(0, |(start, end)| end.saturating_sub(start));
+        let known = ran.and_then(|(_, end)| self.clock.steady(now_ns(), end, live.lag_ns));
+        let end = known.unwrap_or(live.ready_ns + ns).max(live.after_ns + ns);
         for other in self.live.values_mut() {
             if other.deps.contains(&ticket) {
-                other.ready_ns = other.ready_ns.max(end);
+                other.after_ns = other.after_ns.max(end);
             }
         }
         if let Some(s) = self.streams.get_mut(&live.stream) {
@@ -372,9 +400,19 @@ impl Tables {
         self.clock.at(now_ns())
     }
 
-    /// Begins (1) or ends (-1) an interpretation, during which the GPU's clock stands still.
-    pub(crate) fn interpreting(&mut self, by: i32) {
-        self.clock.interpreting(by, now_ns());
+    /// How far it is behind.
+    pub(crate) fn gpu_lag(&self) -> u64 {
+        self.clock.lag_ns
+    }
+
+    /// Begins an interpretation, during which the GPU's clock stands still.
+    pub(crate) fn interprets(&mut self) {
+        self.clock.begin(now_ns());
+    }
+
+    /// Ends one of this many instructions.
+    pub(crate) fn interpreted(&mut self, instructions: u64) {
+        self.clock.end(now_ns(), instructions);
     }
 }
 
@@ -432,20 +470,22 @@ pub(crate) fn note_once(text: &str) {
 mod tests {
     use super::GpuClock;
 
-    /// A thousand launches of nearly empty kernels, and one of a kernel that computes.
+    /// A thousand launches of nearly empty kernels, one whose thread loses its processor, and one of a kernel that
+    /// computes.
     #[test]
     fn events_fall_behind_by_what_is_interpreted_and_not_by_calls() {
         let (mut clock, ms) = (GpuClock::default(), 1_000_000);
-        let mut interpret = |at: u64, ns: u64| {
-            clock.interpreting(1, at);
-            clock.interpreting(-1, at + ns);
+        let mut interpret = |at: u64, ns: u64, instructions| {
+            clock.begin(at);
+            clock.end(at + ns, instructions);
             clock.at(at + ns)
         };
         for launch in 1..=1000 {
-            assert_eq!(interpret(launch * ms, 1000), launch * ms + 1000);
+            assert_eq!(interpret(launch * ms, 1000, 32), launch * ms + 1000);
         }
-        assert_eq!(interpret(2000 * ms, 5 * ms), 2000 * ms);
-        clock.interpreting(1, 3000 * ms);
+        assert_eq!(interpret(1500 * ms, 4 * ms, 32), 1504 * ms);
+        assert_eq!(interpret(2000 * ms, 5 * ms, 100_000), 2000 * ms);
+        clock.begin(3000 * ms);
         assert_eq!(clock.at(3001 * ms), 2995 * ms, "while it runs");
     }
 }

@@ -247,3 +247,40 @@ export_stream! {
         d.record(event, stream)
     };
 }
+
+#[cfg(test)]
+mod tests {
+    use gshare_sim_board::now_ns;
+
+    use super::{Event, State};
+    use crate::driver::{Live, Tables};
+
+    /// The launching thread lost its processor after the board had the work, and then to another interpretation.
+    #[test]
+    fn an_event_has_the_time_of_the_board_unless_a_kernel_was_interpreted_meanwhile() {
+        let (mut tables, now) = (Tables::default(), now_ns());
+        let ms = 1_000_000;
+        let mut event_of = |lag_ns| {
+            let live = Live {
+                context: 1,
+                stream: 0,
+                deps: [0; gshare_sim_board::MAX_DEPS],
+                ready_ns: now + 3 * ms,
+                after_ns: now,
+                lag_ns,
+                events: vec![7],
+            };
+            let event = Event {
+                state: State::After(5),
+                ..Event::new(1, 0)
+            };
+            tables.events.insert(7, event);
+            tables.live.insert(5, live);
+            tables.over(5, Some((now + ms, now + 2 * ms)));
+            tables.events[&7].state
+        };
+        assert_eq!(event_of(0), State::At(now + 2 * ms));
+        let other_lag = 1;
+        assert_eq!(event_of(other_lag), State::At(now + 4 * ms));
+    }
+}

@@ -88,13 +88,18 @@ fn code_of(trap: &Trap) -> CUresult {
 }
 
 /// Ends an interpretation on every path.
-struct Ended<'a>(&'a Driver, Option<RwLockReadGuard<'a, ()>>);
+struct Interpreting<'a> {
+    driver: &'a Driver,
+    gate: Option<RwLockReadGuard<'a, ()>>,
+    /// Executed instructions, if it did not fail.
+    instructions: u64,
+}
 
-impl Drop for Ended<'_> {
+impl Drop for Interpreting<'_> {
     fn drop(&mut self) {
         // Releases the gate before the tables are locked: a waiter for the gate may hold the tables.
-        self.1 = None;
-        self.0.tables().interpreting(-1);
+        self.gate = None;
+        self.driver.tables().interpreted(self.instructions);
     }
 }
 
@@ -255,13 +260,17 @@ impl Driver {
             ranges: t.memory.ranges(),
             last: (0, 0),
         };
-        t.interpreting(1);
+        t.interprets();
         let gate = self
             .memory_gate
             .read()
             .unwrap_or_else(PoisonError::into_inner);
         drop(t);
-        let _ended = Ended(self, Some(gate));
+        let mut interpreting = Interpreting {
+            driver: self,
+            gate: Some(gate),
+            instructions: u64::MAX,
+        };
         let config = LaunchConfig {
             grid: k.grid,
             block: k.block,
@@ -273,7 +282,9 @@ impl Driver {
                 _ => u64::MAX,
             },
         };
-        ptx.launch(&f.facts.name, &config, &mut memory).map(Some)
+        let instructions = ptx.launch(&f.facts.name, &config, &mut memory)?;
+        interpreting.instructions = instructions;
+        Ok(Some(instructions))
     }
 
     /// Ends the context after an error on the GPU.

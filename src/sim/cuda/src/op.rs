@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use gshare_sim_board::{BoardError, MAX_DEPS, Shape, Transfer, Work};
+use gshare_sim_board::{BoardError, MAX_DEPS, Shape, Transfer, Work, now_ns};
 
 use crate::callback::Host;
 use crate::code::{INVALID_HANDLE, R, UNKNOWN};
@@ -182,7 +182,9 @@ impl Tables {
             context,
             stream,
             deps,
-            ready_ns: (self.gpu_now() + way_ns).max(before),
+            ready_ns: self.gpu_now() + way_ns,
+            after_ns: before,
+            lag_ns: self.gpu_lag(),
             events: Vec::new(),
         };
         self.live.insert(ticket, live);
@@ -417,7 +419,8 @@ impl Driver {
             tables.absorb(&finished);
             tables.imports.foreign.remove(&ticket);
             // Work that the board no longer knows is over, too.
-            tables.over(ticket, Some(0));
+            let now = now_ns();
+            tables.over(ticket, Some((now, now)));
         }
     }
 }
