@@ -262,14 +262,14 @@ fn flood(place: &Place, mix: &Mix, preset: &str, quick: bool, sum: &mut Sum) -> 
         let missed = if void { "VOID" } else { "misses, as it has to" };
         let name = format!("{} (no gate)", mix.name);
         let bare: Vec<&Outcome> = pairs.iter().map(|pair| &pair.bare).collect();
-        row(&name, mix, &bare, 1.0, missed);
+        row(&name, mix, &bare, &Times::new(vec![1.0]), missed);
         sum.void |= void;
     }
     let gated: Vec<&Outcome> = pairs.iter().map(|pair| &pair.gated).collect();
     let of_bare = Times::new(pairs.iter().map(Pair::of_bare).collect());
     let done = of_bare.median().unwrap_or(0.0);
     let met = done >= TOTAL && gated.iter().all(|outcome| met(outcome, mix));
-    row(mix.name, mix, &gated, done, verdict(met, judged, quick));
+    row(mix.name, mix, &gated, &of_bare, verdict(met, judged, quick));
     sum.ok &= met || !judged;
     let each = |figure: fn(&Outcome) -> Value| -> Vec<Value> {
         gated.iter().map(|outcome| figure(outcome)).collect()
@@ -335,8 +335,8 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<Value> {
     let seconds: f64 = mixes.clone().map(|mix| mix.takes(args.quick)).sum();
     let seconds = seconds + light::takes(&place, args.quick, chosen);
     say(&format!(
-        "claims share one {} GPU; {cores} cores; the worst of {PAIRS} pairs of runs with the gate and without; got and worst \
-         window in points of the GPU's time; of bare: the median; {}",
+        "claims share one {} GPU; {cores} cores; several pairs of runs with the gate and without: the worst, and the median \
+         of bare; got and worst window in points of the GPU's time; {}",
         if is_real { "real" } else { "simulated" },
         takes(seconds * presets(args).len() as f64 + AT_THE_END)
     ));
@@ -350,7 +350,7 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<Value> {
         let mixes = || mixes.clone();
         if mixes().next().is_some() {
             say(
-                "  mix                              asked          got            worst 2 s  stall ms  of bare  cpu  arbiter  goals",
+                "  mix                              asked          got            worst 2 s  stall ms  of bare          cpu  arbiter  goals",
             );
         }
         for mix in mixes() {
@@ -481,17 +481,20 @@ fn percents(parts: impl IntoIterator<Item = f64>) -> String {
     words.join(":")
 }
 
-/// Prints the worst of all runs, and their median throughput.
-fn row(name: &str, mix: &Mix, runs: &[&Outcome], done: f64, verdict: &str) {
+/// Prints the worst of all runs, and their median throughput with the least and the most.
+fn row(name: &str, mix: &Mix, runs: &[&Outcome], of_bare: &Times, verdict: &str) {
     let asked = percents(wanted(mix));
     let most = |figure: fn(&Outcome) -> f64| runs.iter().map(|o| figure(o)).fold(0.0, f64::max);
     let window = most(|o| o.worst_window);
     let worst = runs.iter().find(|o| o.worst_window >= window);
     let got = percents(worst.map(|o| o.got.clone()).unwrap_or_default());
+    let done = |q| of_bare.quantile(q).unwrap_or(0.0) * 100.0;
     say(&format!(
-        "  {name:<32} {asked:<14} {got:<14} {window:>9.2} {:>9.1} {:>5.1} % {:>3.0} % {:>5.2} %  {verdict}",
+        "  {name:<32} {asked:<14} {got:<14} {window:>9.2} {:>9.1} {:>5.1} ({:.0}..{:.0}) % {:>3.0} % {:>5.2} %  {verdict}",
         most(|o| o.worst_stall_ms),
-        done * 100.0,
+        done(0.5),
+        done(0.0),
+        done(1.0),
         most(|o| o.cpu) * 100.0,
         most(|o| o.arbiter) * 100.0
     ));
