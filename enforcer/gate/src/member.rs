@@ -23,6 +23,9 @@ const PRIOR_NS: u64 = 20_000;
 const LEARNING: usize = 16;
 /// A kernel may be launched again before its first measurement after this time: it may wait for that second launch.
 const LEARN_AT_MOST_NS: u64 = 250_000_000;
+/// Below this scale streams run side by side. What follows a stream's last marker may then take longer than predicted, so
+/// less of it goes without one.
+const SIDE_BY_SIDE: u64 = 1024 * 7 / 8;
 /// Maximum number of launches on one grant while their duration is known only roughly: it may be far more, and a marker
 /// after that many tells.
 const LAUNCHES: u64 = 128;
@@ -552,10 +555,15 @@ impl Member {
         let lasted = lasted.map_or(0, |it| now.saturating_sub(it.since_ns));
         let own = expected.map_or(self.prior_ns.max(lasted), |it| it.ns);
         let room = horizon.saturating_sub(start).saturating_mul(1024) / self.scale.max(1);
+        let most_ns = if self.scale < SIDE_BY_SIDE {
+            CHUNK_NS / 4
+        } else {
+            CHUNK_NS
+        };
         let grant_ns = match expected {
-            Some(Expected { ns, is_sure }) if ns < CHUNK_NS => {
+            Some(Expected { ns, is_sure }) if ns < most_ns => {
                 let launches = if is_sure { u64::MAX } else { LAUNCHES };
-                let most = ns.saturating_mul(launches).min(CHUNK_NS);
+                let most = ns.saturating_mul(launches).min(most_ns);
                 room.saturating_sub(ns).min(most)
             }
             Some(_) => 0,
@@ -1355,6 +1363,36 @@ mod tests {
         let roughly = granted(false);
         assert!(roughly / 500 * 30_000 < 4 * MS, "{roughly}");
         assert_eq!(granted(true), CHUNK_NS, "nobody has to look so soon");
+    }
+
+    /// Kernels of 900 us on two streams at once, each behind a copy: the end of each is seen, also of the last of a stream
+    /// whose thread waits for its next launch on the other one.
+    #[test]
+    fn where_streams_run_side_by_side_no_long_kernel_goes_without_a_marker() {
+        let view = turn(100 * MS);
+        let (kernel, copy) = (
+            Key::kernel(0x5000, 768, 256),
+            Key::kernel(0x6000, 1, u64::MAX),
+        );
+        let (takes, half) = (900_000, 450_000);
+        let mut member = Member::default();
+        let mut now = 10 * MS;
+        for step in 0..40 {
+            let stream = step % 2 + 1;
+            if step >= 2 {
+                member.done(now, stream, Some((now - takes, now)), Some(takes));
+            }
+            let verdict = member.ask(now, &view, kernel, sure(takes), &mut None);
+            assert!(matches!(verdict, Verdict::Go { .. }), "{verdict:?}");
+            member.returned();
+            assert!(member.mark(now, stream, Some(kernel), 0));
+            now += half;
+        }
+        let verdict = member.ask(now, &view, copy, sure(80_000), &mut None);
+        let Verdict::Go { grant_ns } = verdict else {
+            panic!("{verdict:?}");
+        };
+        assert!((1..takes).contains(&grant_ns), "{grant_ns}");
     }
 
     /// A program outside claims has its slices between those of a claim that seems to have the GPU to itself.
