@@ -555,7 +555,7 @@ impl Member {
         let lasted = lasted.map_or(0, |it| now.saturating_sub(it.since_ns));
         let own = expected.map_or(self.prior_ns.max(lasted), |it| it.ns);
         let room = horizon.saturating_sub(start).saturating_mul(1024) / self.scale.max(1);
-        let most_ns = if self.scale < SIDE_BY_SIDE {
+        let most_ns = if self.scale < SIDE_BY_SIDE && self.has_streams() {
             CHUNK_NS / 4
         } else {
             CHUNK_NS
@@ -719,6 +719,12 @@ impl Member {
     /// Whether a marker will show the end of work on the GPU.
     fn has_markers(&self) -> bool {
         self.markers.iter().any(|m| !self.is_blocked(m.stream))
+    }
+
+    /// Whether several streams have markers.
+    fn has_streams(&self) -> bool {
+        let first = self.markers.front().map(|m| m.stream);
+        self.markers.iter().any(|m| Some(m.stream) != first)
     }
 
     fn is_blocked(&self, stream: u64) -> bool {
