@@ -35,8 +35,8 @@ const ARBITER: f64 = 0.01;
 const SETTLE: u64 = 1;
 const BARE: u64 = 1;
 const START: f64 = 0.5;
-/// Number of pairs of runs with and without the gate; of mixes that are watched for long; and of those with processors
-/// idle enough to be judged.
+/// Number of pairs of runs with gshare and without; of floods that are watched for long; and of floods, with processors
+/// idle enough, for a verdict.
 const PAIRS: usize = 7;
 const LONG_PAIRS: usize = 5;
 const PAIRS_LEAST: usize = 5;
@@ -299,12 +299,12 @@ fn flood(place: &Place, mix: &Mix, preset: &str, quick: bool, sum: &mut Sum) -> 
 /// The claims' work and that of one of their programs with the whole GPU: the maximum with turns. Without the gate claims
 /// can exceed it, because copies of one run while kernels of the other do.
 fn of_alone(pairs: &[Pair]) -> Option<Value> {
-    let alone = |pair: &Pair| pair.alone.as_ref().map_or(f64::NAN, |alone| alone.done);
-    pairs.first()?.alone.as_ref()?;
-    let median =
-        |part: &dyn Fn(&Pair) -> f64| Times::new(pairs.iter().map(part).collect()).median();
-    let of_bare = median(&|pair| alone(pair) / pair.bare.done)?;
-    let gated = median(&|pair| pair.gated.done / alone(pair))?;
+    let median = |part: fn(&Pair, &Outcome) -> f64| {
+        let with = |pair: &Pair| Some(part(pair, pair.alone.as_ref()?));
+        Times::new(pairs.iter().filter_map(with).collect()).median()
+    };
+    let of_bare = median(|pair, alone| alone.done / pair.bare.done)?;
+    let gated = median(|pair, alone| pair.gated.done / alone.done)?;
     say(&format!(
         "    one of its programs alone on the GPU does {:.1} % of bare; the claims in turns {:.1} % of that",
         of_bare * 100.0,

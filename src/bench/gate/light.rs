@@ -10,12 +10,10 @@ use serde_json::{Value, json};
 
 use self::arm::{Arm, Kit};
 use self::rows::{Figure, Limit, ROWS, Row};
-use super::Place;
+use super::{PAIRS, Place};
 use crate::bench::say;
 use crate::bench::stats::Times;
 
-/// Number of pairs; the median counts.
-const PAIRS: usize = 7;
 /// Mean duration of one run of a mix, in seconds.
 const ARM_SECONDS: f64 = 1.8;
 /// Load by other processes above which goals are not judged.
